@@ -1,0 +1,232 @@
+"""The record: what one case gave, durable on disk, and the only bridge from measuring to reading.
+
+One ``record.json`` a case, at ``SWEEP/cases/<slug>-<key>/record.json``, written whole or not at all.
+Numbers carry their unit in their name. A number that could not be had is null and has its reason in
+``nulls``. Raw samples are kept; whatever is derived from them can be derived again. This module is
+one of the shared words: it imports no room of the project and needs no torch.
+"""
+
+import enum
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Self
+
+from pydantic import BaseModel, ConfigDict, FiniteFloat, ValidationError, model_validator
+
+from attnscale.case import Case
+
+SCHEMA_VERSION = 1
+RECORD_NAME = "record.json"
+CASES_FOLDER = "cases"
+
+
+class Status(enum.StrEnum):
+    """How a case ended."""
+
+    OK = "ok"
+    OOM = "oom"
+    UNSUPPORTED = "unsupported"
+    MISMATCH = "mismatch"
+    WRONG = "wrong"
+    FAILED = "failed"
+    CRASHED = "crashed"
+    TIMEOUT = "timeout"
+
+    @property
+    def expected(self) -> bool:
+        """Whether a sweep with such a case still exits with 0: an answer, not a fault."""
+        return self in (Status.OK, Status.OOM, Status.UNSUPPORTED)
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Metrics(_Frozen):
+    """What was measured. Null where it could not be; then ``Outcome.nulls`` says why."""
+
+    latency_ms: FiniteFloat | None = None
+    """Median time that a caller waits for one forward, the queue empty before."""
+    latency_ci_low_ms: FiniteFloat | None = None
+    """Lower end of the 95% interval of that median, by order statistics."""
+    latency_ci_high_ms: FiniteFloat | None = None
+    """Upper end of it."""
+    first_call_ms: FiniteFloat | None = None
+    """The first forward of the case, with plan building and kernel loading."""
+    tokens_per_s: FiniteFloat | None = None
+    """batch * seq / latency."""
+    peak_allocated_bytes: int | None = None
+    """Most that tensors held during a warm forward, weights included, above the baseline."""
+    peak_reserved_bytes: int | None = None
+    """Most that the allocator held from the driver, above the baseline."""
+    baseline_allocated_bytes: int | None = None
+    """What was allocated before the case began; other than 0 means that an earlier case leaked."""
+
+
+class Costs(_Frozen):
+    """Closed-form work of one forward, from the case alone; conventions in measure/cost.py."""
+
+    params: int
+    """Weights of the model, count."""
+    weight_bytes: int
+    """The same in bytes of the run's dtype."""
+    useful_flops: int
+    """Floating-point operations the mathematics needs: the causal half of attention only."""
+    executed_flops: int
+    """Operations the backend runs: naive and math compute the full square."""
+    min_bytes: int
+    """Fewest bytes through device memory: weights, tokens, logits and Q, K, V, O once each."""
+
+
+class Outcome(_Frozen):
+    """How a case ended and what it gave."""
+
+    status: Status
+    reason: str | None = None
+    """One line; null exactly when status is ok."""
+    metrics: Metrics = Metrics()
+    nulls: dict[str, str] = {}
+    """Metric name -> why it is null."""
+    samples_ms: list[FiniteFloat] = []
+    """Every latency sample, in the order taken."""
+    backend_chosen: str | None = None
+    """What PyTorch's dispatcher picks for these tensors under this backend's switches."""
+    gqa: str | None = None
+    """none, native (enable_gqa) or materialised (K and V repeated to all heads)."""
+    traceback: str | None = None
+    """Of a failed case."""
+
+    @model_validator(mode="after")
+    def _explains_itself(self) -> Self:
+        if (self.reason is None) != (self.status is Status.OK):
+            raise ValueError(f"status {self.status} and reason {self.reason!r} do not fit")
+        unexplained = [
+            name
+            for name, value in self.metrics.model_dump().items()
+            if value is None and name not in self.nulls
+        ]
+        if self.status is Status.OK and unexplained:
+            raise ValueError(f"null without a reason: {', '.join(unexplained)}")
+        return self
+
+
+class Environment(_Frozen):
+    """Where a case ran. ``nulls`` says why a part is unknown."""
+
+    device_name: str
+    gpu_uuid: str | None
+    gpu_memory_bytes: int | None
+    driver: str | None
+    cuda: str | None
+    cudnn: int | None
+    torch: str
+    python: str
+    packages: dict[str, str]
+    threads: int
+    """Of torch on the CPU."""
+    sdpa_switches: dict[str, bool]
+    """Which SDPA backends PyTorch may use in this process, before a case pins one."""
+    fp16_bf16_reduction_math: bool
+    """Whether SDPA math keeps half precision instead of its fp32 upcast."""
+    matmul_precision: str
+    """torch.get_float32_matmul_precision(): highest means that TF32 is off."""
+    flash_implementation: str | None
+    """FA3 or FA4 when activated; null is PyTorch's own FlashAttention-2."""
+    git_commit: str | None
+    command: str
+    nulls: dict[str, str]
+
+
+class Record(_Frozen):
+    """One case, whole."""
+
+    schema_version: int = SCHEMA_VERSION
+    sweep_id: str
+    key: str
+    slug: str
+    case: Case
+    outcome: Outcome
+    costs: Costs
+    environment: Environment
+    started_at: str
+    """ISO 8601, UTC."""
+    ended_at: str
+
+    @property
+    def folder_name(self) -> str:
+        return self.case.folder_name
+
+
+class Skipped(_Frozen):
+    """A record that could not be read."""
+
+    path: Path
+    why: str
+
+
+def record_path(sweep: Path, case: Case) -> Path:
+    """Where the record of ``case`` lies in the folder of its sweep."""
+    return sweep / CASES_FOLDER / case.folder_name / RECORD_NAME
+
+
+def write(record: Record, sweep: Path) -> Path:
+    """Write atomically and durably: after a crash the record is there whole or not at all."""
+    path = record_path(sweep, record.case)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, record.model_dump_json(indent=1) + "\n")
+    return path
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Replace ``path`` by ``text`` in one step, synced to disk."""
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def read(path: Path) -> Record:
+    """Read one record. ValueError with one line when it is damaged or foreign."""
+    try:
+        record = Record.model_validate_json(path.read_bytes())
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join(str(part) for part in first["loc"]) or "the file"
+        raise ValueError(f"{place}: {first['msg']}") from error
+    except OSError as error:
+        raise ValueError(error.strerror or str(error)) from error
+    if record.schema_version != SCHEMA_VERSION:
+        raise ValueError(f"schema_version {record.schema_version}, this release reads {SCHEMA_VERSION}")
+    if record.key != record.case.key:
+        raise ValueError(f"key {record.key} is not that of its case, {record.case.key}")
+    return record
+
+
+def read_sweep(sweep: Path) -> tuple[list[Record], list[Skipped]]:
+    """Every record of a sweep in the order measured, and every one that can't be read, named."""
+    records: list[Record] = []
+    skipped: list[Skipped] = []
+    for path in _record_files(sweep):
+        try:
+            records.append(read(path))
+        except ValueError as error:
+            skipped.append(Skipped(path=path, why=" ".join(str(error).split())))
+    records.sort(key=lambda record: record.started_at)
+    return records, skipped
+
+
+def _record_files(sweep: Path) -> Iterator[Path]:
+    yield from sorted((sweep / CASES_FOLDER).glob(f"*/{RECORD_NAME}"))
