@@ -1,0 +1,3 @@
+"""attnscale: attention backends in whole transformer forwards, measured, explained, extrapolated."""
+
+__version__ = "0.1.0"

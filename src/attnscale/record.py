@@ -11,7 +11,7 @@ import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, FiniteFloat, ValidationError, model_validator
 
@@ -74,8 +74,9 @@ class Costs(_Frozen):
     """The same in bytes of the run's dtype."""
     useful_flops: int
     """Floating-point operations the mathematics needs: the causal half of attention only."""
-    executed_flops: int
-    """Operations the backend runs: naive and math compute the full square."""
+    executed_flops: int | None
+    """Operations the backend runs: naive and math compute the full square. Null when backend=auto
+    ended before PyTorch's choice was known."""
     min_bytes: int
     """Fewest bytes through device memory: weights, tokens, logits and Q, K, V, O once each."""
 
@@ -154,9 +155,11 @@ class Record(_Frozen):
     """ISO 8601, UTC."""
     ended_at: str
 
-    @property
-    def folder_name(self) -> str:
-        return self.case.folder_name
+    def case_config(self) -> dict[str, Any]:
+        """The resolved case as plain JSON values, nested as the case is."""
+        config = self.model_dump(mode="json", include={"case"})["case"]
+        assert isinstance(config, dict)
+        return config
 
 
 class Skipped(_Frozen):

@@ -1,0 +1,1 @@
+"""The room that needs torch: one case in, one outcome out."""

@@ -1,0 +1,44 @@
+"""The command line: ``python run.py -m backend=flash,math,cudnn seq=1024,4096``.
+
+Hydra composes, the sweep launcher in src/hydra_plugins runs the cases, and every error that a user
+can cause ends here as one line on stderr with exit code 2, before any case has run.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+import hydra
+from hydra.errors import HydraException
+from omegaconf import DictConfig
+from omegaconf.errors import OmegaConfBaseException
+
+from attnscale import config
+from attnscale.case import InvalidConfig
+
+config.register()
+
+
+@hydra.main(version_base="1.3", config_path=str(Path(__file__).parent / "conf"), config_name="config")
+def main(composed: DictConfig) -> object:
+    """One job: measure one case and leave its record."""
+    from attnscale import job  # loads torch
+
+    return job.run(composed)
+
+
+def cli() -> None:
+    """``main`` with a user's errors in one line; HYDRA_FULL_ERROR=1 shows their traceback."""
+    wants_traceback = os.environ.get("HYDRA_FULL_ERROR") == "1"
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # makes Hydra raise what it would print in its own form
+    try:
+        main()
+    except (InvalidConfig, HydraException, OmegaConfBaseException) as error:
+        if wants_traceback:
+            raise
+        print(f"attnscale: {config.one_line(error)}", file=sys.stderr)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    cli()

@@ -1,0 +1,255 @@
+"""The typed schema of the configuration, the way from it to a Case, and errors in one line.
+
+conf/config.yaml and its groups hold the values; this file holds their types and units. Types are
+Hydra's to check while it composes; the rules of values are Case's. Whatever goes wrong becomes one
+line: key, value, what is allowed (``one_line``). Nothing here loads torch.
+"""
+
+import difflib
+import re
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import get_args, get_type_hints
+
+from hydra.core.config_store import ConfigStore
+from hydra.core.override_parser.types import Override, QuotedString, Transformer
+from hydra.errors import MissingConfigException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from attnscale.case import Case, InvalidConfig, Timing
+
+
+class Arch(Enum):
+    """Which transformer block."""
+
+    gpt = "gpt"
+    llama = "llama"
+
+
+class Dtype(Enum):
+    """Of weights and activations."""
+
+    float32 = "float32"
+    bfloat16 = "bfloat16"
+    float16 = "float16"
+
+
+class Device(Enum):
+    """Where the forward runs; auto is cuda where there is one, else cpu."""
+
+    auto = "auto"
+    cuda = "cuda"
+    cpu = "cpu"
+
+
+class TrackerMode(Enum):
+    """offline makes no network connection; online is time-boxed and falls back to offline."""
+
+    offline = "offline"
+    online = "online"
+
+
+@dataclass(kw_only=True)
+class TimingConfig:
+    """Group timing/: how a case is sampled; see case.Timing."""
+
+    warmup: int = 5
+    samples: int = 30
+    max_seconds: float = 20.0
+
+
+@dataclass(kw_only=True)
+class TrackerConfig:
+    """Group tracker/: where results go besides the sweep's folder."""
+
+    name: str = "none"
+    """wandb or none."""
+    mode: TrackerMode = TrackerMode.offline
+    """Whether W&B may use the network."""
+    project: str = "attnscale"
+    """W&B project."""
+    entity: str | None = None
+    """W&B team or user; null is the default one of the key."""
+    online_timeout_s: int = 20
+    """Longest wait for W&B's service before falling back to offline, seconds."""
+
+
+@dataclass(kw_only=True)
+class Config:
+    """The whole configuration: one point, and what is done with its result."""
+
+    backend: str = "flash"
+    """Attention backend: a file of conf/backend."""
+    model: str = "gpt"
+    """Preset of the axes: a file of conf/model."""
+    arch: Arch = Arch.gpt
+    """Transformer block."""
+    seq: int = 1024
+    """Tokens in each sequence."""
+    batch: int = 1
+    """Sequences in one forward."""
+    heads: int = 8
+    """Query heads."""
+    kv_heads: int | None = None
+    """Key and value heads; null = heads."""
+    head_dim: int = 64
+    """Width of a head; d_model = heads * head_dim."""
+    layers: int = 4
+    """Transformer blocks."""
+    ffn_dim: int | None = None
+    """Hidden width of the MLP; null = 4 * d_model."""
+    vocab: int = 8192
+    """Entries of the vocabulary."""
+    dtype: Dtype = Dtype.bfloat16
+    """Of weights and activations."""
+    causal: bool = True
+    """Whether a token sees only itself and earlier ones."""
+    device: Device = Device.auto
+    """Where the forward runs."""
+    seed: int = 0
+    """Of weights and input tokens."""
+    sweeps: str | None = None
+    """Name of the sweep file in use: a file of sweeps/."""
+    output_dir: str | None = None
+    """Folder that gets a folder a sweep; null = outputs/ beside run.py."""
+    timing: TimingConfig = field(default_factory=TimingConfig)
+    tracker: TrackerConfig = field(default_factory=TrackerConfig)
+
+
+def register() -> None:
+    """Make the schema known to Hydra under the name that conf/config.yaml starts from."""
+    ConfigStore.instance().store(name="schema", node=Config, provider="attnscale")
+
+
+def to_config(composed: DictConfig) -> Config:
+    """The typed configuration. InvalidConfig for a key that ``+key=`` smuggled in or ``~key`` took out."""
+    schema = OmegaConf.structured(Config)
+    for prefix, node, known in [
+        ("", composed, schema),
+        *((f"{name}.", composed.get(name) or {}, schema[name]) for name in _GROUPS),
+    ]:
+        for key in node:
+            if key not in known:
+                raise InvalidConfig(f"{prefix}{key}", node[key], _no_such_key(f"{prefix}{key}"))
+        for key in known:
+            if key not in node:
+                raise InvalidConfig(f"~{prefix}{key}", None, "a key can't be taken out")
+    config = OmegaConf.to_object(composed)
+    assert isinstance(config, Config)
+    return config
+
+
+def to_case(config: Config, *, device: str) -> Case:
+    """The point it describes, on ``device`` (cuda or cpu). InvalidConfig when there is none."""
+    timing = config.timing
+    return Case(
+        model=config.model,
+        arch=config.arch.value,
+        backend=config.backend,
+        seq=config.seq,
+        batch=config.batch,
+        heads=config.heads,
+        kv_heads=config.heads if config.kv_heads is None else config.kv_heads,
+        head_dim=config.head_dim,
+        layers=config.layers,
+        ffn_dim=4 * config.heads * config.head_dim if config.ffn_dim is None else config.ffn_dim,
+        vocab=config.vocab,
+        dtype=config.dtype.value,
+        causal=config.causal,
+        device=device,
+        seed=config.seed,
+        timing=Timing(
+            warmup=timing.warmup, samples=timing.samples, max_seconds=float(timing.max_seconds)
+        ),
+    )
+
+
+def refuse_text_for_numbers(override: Override) -> None:
+    """Refuse what OmegaConf would bend into a number without a word: 01024, '512', true.
+
+    Hydra's grammar tells text from number; OmegaConf then turns either into an int.
+    """
+    key = override.get_key_element().lstrip("+")
+    needs = _numeric_keys().get(key)
+    if needs is None or override.is_delete():
+        return
+    if override.is_sweep_override():
+        if not override.is_discrete_sweep():
+            given = (override.input_line or "").partition("=")[2]
+            raise InvalidConfig(key, given, "list the values, as in 1024,2048")
+        values = list(override.sweep_iterator(transformer=Transformer.identity))
+        if not values:
+            raise InvalidConfig(key, override.get_value_element_as_str(), "the grid is empty")
+    else:
+        values = [override.value()]
+    for value in values:
+        if value is not None and type(value) not in needs:
+            shown = value.text if isinstance(value, QuotedString) else value
+            raise InvalidConfig(key, shown, _allowed(key))
+
+
+def one_line(error: BaseException) -> str:
+    """What was wrong, in one line that names the key, the value and what is allowed."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, MissingConfigException) and cause.options:
+            return _unknown_choice(cause)
+        if isinstance(cause, OmegaConfBaseException) and cause.full_key:
+            return _refused_by_type(error, cause.full_key)
+        cause = cause.__cause__
+    return re.sub(r"\s*\n\s*", "; ", str(error).strip())
+
+
+_GROUPS = {"timing": TimingConfig, "tracker": TrackerConfig}
+
+_NEEDED = {
+    int: "a whole number in plain digits is needed, such as 1024",
+    float: "a number is needed, such as 0.5",
+    bool: "true or false is needed",
+    str: "a text is needed",
+}
+
+
+def _fields() -> dict[str, type]:
+    """Dotted key -> type of every value; int | None counts as int."""
+    found: dict[str, type] = {}
+    for prefix, schema in [("", Config)] + [(f"{name}.", group) for name, group in _GROUPS.items()]:
+        for name, hint in get_type_hints(schema).items():
+            kind = next((part for part in get_args(hint) if part is not type(None)), hint)
+            if prefix or name not in _GROUPS:
+                found[prefix + name] = kind
+    return found
+
+
+def _numeric_keys() -> dict[str, tuple[type, ...]]:
+    types = {int: (int,), float: (int, float)}
+    return {key: types[kind] for key, kind in _fields().items() if kind in types}
+
+
+def _allowed(key: str) -> str:
+    kind = _fields()[key]
+    if issubclass(kind, Enum):
+        return f"must be one of {', '.join(member.name for member in kind)}"
+    return _NEEDED[kind]
+
+
+def _unknown_choice(error: MissingConfigException) -> str:
+    path = str(error.missing_cfg_file)
+    group, _, choice = path.rpartition("/") if path.startswith("hydra/") else path.partition("/")
+    return f"{group}={choice}: must be one of {', '.join(error.options or ())}"
+
+
+def _refused_by_type(error: BaseException, key: str) -> str:
+    override = re.search(r"(?:override |use )\+*(\S+=.*)", str(error))
+    given = override.group(1) if override else key
+    if key not in _fields():
+        return f"{given}: {_no_such_key(key)}"
+    return f"{given}: {_allowed(key)}"
+
+
+def _no_such_key(key: str) -> str:
+    known = sorted({*_fields(), *_GROUPS})
+    near = difflib.get_close_matches(key, known, n=1)
+    hint = f"did you mean {near[0]}? " if near else ""
+    return f"there is no such key; {hint}allowed: {', '.join(known)}"

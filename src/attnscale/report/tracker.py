@@ -1,0 +1,138 @@
+"""W&B, fed from the records: one run a case, grouped by sweep, and one run for the report.
+
+Offline is the default and opens no connection: the mode is in the environment before wandb is
+imported, for wandb looks up its host otherwise. Online is time-boxed: when the service does not
+answer, the rest of the sweep goes offline and the line that sends it later is printed. W&B is never
+a source; no outage changes a result.
+"""
+
+import functools
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from attnscale.record import Record, Status
+
+if TYPE_CHECKING:
+    import pandas
+
+# What the service accepts; a longer text fails only at sync, when the sweep is long over.
+_NAME_MAX = 128
+_TAG_MAX = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Where runs go."""
+
+    online: bool
+    project: str
+    entity: str | None
+    online_timeout_s: int
+    """Longest wait for the service before falling back to offline, seconds."""
+
+
+class Tracker:
+    """Writes the W&B runs of one sweep into ``sweep/wandb``."""
+
+    def __init__(self, settings: Settings, sweep: Path) -> None:
+        self.settings = settings
+        self.sweep = sweep
+        self.mode = "online" if settings.online else "offline"
+        _keep_wandb_inside(sweep, self.mode)
+
+    def log_case(self, record: Record) -> None:
+        """One finished run: the case as config, its metrics as summary, failed when the case did."""
+        config = record.case_config() | {"key": record.key, "sweep_id": record.sweep_id}
+        run = self._start("profile", record.slug, config, tags=[record.outcome.status.value])
+        run.summary.update(_summary(record))
+        run.finish(exit_code=0 if record.outcome.status.expected else 1)
+
+    def log_report(self, sweep_id: str, table: "pandas.DataFrame", figures: list[Path]) -> None:
+        """One run that holds the whole table and every figure of the sweep."""
+        if os.environ.get("WANDB_SWEEP_ID"):
+            return  # under W&B's agent every process is one point and must be one run
+        import wandb
+
+        run = self._start("report", f"report {sweep_id}", {"sweep_id": sweep_id}, tags=["report"])
+        images = {f"figures/{path.stem}": wandb.Image(str(path)) for path in figures}
+        run.log({"results": wandb.Table(dataframe=_plain_columns(table))} | images)
+        run.finish()
+
+    def _start(self, job_type: str, name: str, config: dict[str, Any], tags: list[str]) -> Any:
+        import wandb
+
+        try:
+            return self._init(job_type, name, config, tags)
+        except wandb.errors.Error as error:
+            if self.mode == "offline":
+                raise
+            self.mode = "offline"
+            os.environ["WANDB_MODE"] = "offline"
+            why = " ".join(str(error).split())
+            print(
+                f"W&B is out of reach ({why}); the runs are kept offline. "
+                f"Send them later with: wandb sync {self.sweep}/wandb/offline-run-*",
+                file=sys.stderr,
+            )
+            return self._init(job_type, name, config, tags)
+
+    def _init(self, job_type: str, name: str, config: dict[str, Any], tags: list[str]) -> Any:
+        import wandb
+
+        return wandb.init(
+            project=self.settings.project,
+            entity=self.settings.entity,
+            group=self.sweep.name[:_NAME_MAX],
+            job_type=job_type,
+            name=name[:_NAME_MAX],
+            config=config,
+            tags=[tag[:_TAG_MAX] for tag in tags],
+            dir=str(self.sweep),
+            mode="online" if self.mode == "online" else "offline",
+            reinit="create_new",
+            settings=wandb.Settings(
+                init_timeout=self.settings.online_timeout_s,
+                console="off",
+                silent=True,
+                disable_git=True,
+                disable_code=True,
+                x_disable_meta=True,
+                x_disable_stats=True,
+                x_disable_machine_info=True,
+            ),
+        )
+
+
+@functools.cache
+def open_tracker(settings: Settings, sweep: Path) -> Tracker:
+    """The tracker of a sweep, one in a process, so that an outage is met once and not every case."""
+    return Tracker(settings, sweep)
+
+
+def _keep_wandb_inside(sweep: Path, mode: str) -> None:
+    os.environ["WANDB_MODE"] = mode
+    os.environ["WANDB_ERROR_REPORTING"] = "false"
+    for name in ("DATA", "CACHE", "CONFIG"):
+        os.environ[f"WANDB_{name}_DIR"] = str(sweep / "wandb")
+    (sweep / "wandb").mkdir(parents=True, exist_ok=True)
+
+
+def _summary(record: Record) -> dict[str, Any]:
+    outcome = record.outcome
+    known = {
+        name: value
+        for name, value in (outcome.metrics.model_dump() | record.costs.model_dump()).items()
+        if value is not None
+    }
+    texts = {"status": outcome.status.value, "backend_chosen": outcome.backend_chosen}
+    if outcome.status is not Status.OK:
+        texts["reason"] = outcome.reason
+    return known | {name: text for name, text in texts.items() if text is not None}
+
+
+def _plain_columns(table: "pandas.DataFrame") -> "pandas.DataFrame":
+    """Object columns: W&B's Table refuses pandas' nullable numbers and takes None."""
+    return table.astype(object).where(table.notna(), None)
