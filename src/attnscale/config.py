@@ -211,7 +211,7 @@ _NEEDED = {
 }
 
 
-def _fields() -> dict[str, type]:
+def keys() -> dict[str, type]:
     """Dotted key -> type of every value; int | None counts as int."""
     found: dict[str, type] = {}
     for prefix, schema in [("", Config)] + [(f"{name}.", group) for name, group in _GROUPS.items()]:
@@ -224,11 +224,11 @@ def _fields() -> dict[str, type]:
 
 def _numeric_keys() -> dict[str, tuple[type, ...]]:
     types = {int: (int,), float: (int, float)}
-    return {key: types[kind] for key, kind in _fields().items() if kind in types}
+    return {key: types[kind] for key, kind in keys().items() if kind in types}
 
 
 def _allowed(key: str) -> str:
-    kind = _fields()[key]
+    kind = keys()[key]
     if issubclass(kind, Enum):
         return f"must be one of {', '.join(member.name for member in kind)}"
     return _NEEDED[kind]
@@ -243,13 +243,13 @@ def _unknown_choice(error: MissingConfigException) -> str:
 def _refused_by_type(error: BaseException, key: str) -> str:
     override = re.search(r"(?:override |use )\+*(\S+=.*)", str(error))
     given = override.group(1) if override else key
-    if key not in _fields():
+    if key not in keys():
         return f"{given}: {_no_such_key(key)}"
     return f"{given}: {_allowed(key)}"
 
 
 def _no_such_key(key: str) -> str:
-    known = sorted({*_fields(), *_GROUPS})
+    known = sorted({*keys(), *_GROUPS})
     near = difflib.get_close_matches(key, known, n=1)
     hint = f"did you mean {near[0]}? " if near else ""
     return f"there is no such key; {hint}allowed: {', '.join(known)}"

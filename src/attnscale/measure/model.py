@@ -1,0 +1,167 @@
+"""The transformer whose forward is measured: embedding, pre-norm blocks, final norm, unembedding.
+
+Two architectures. gpt is GPT-2: LayerNorm, GELU (tanh) MLP, learned positions, biases, embedding and
+unembedding tied. llama is Llama 3: RMSNorm, rotary positions, SwiGLU, grouped key and value heads,
+no biases, untied. Query, key and value come from one fused projection, gate and up too. Weights are
+random and made on the device in the run's dtype.
+
+Shape suffixes: B batch, S seq, H heads, D head_dim, M d_model, F ffn_dim, V vocab.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from attnscale.case import Case
+from attnscale.measure.attention import Attention, split_heads
+
+_NORM_EPS = 1e-5
+_ROPE_THETA = 500_000.0  # Llama 3
+_INIT_STD = 0.02  # GPT-2
+
+
+class SelfAttention(nn.Module):
+    """Fused projection, the case's attention backend, output projection."""
+
+    def __init__(self, case: Case, attention: Attention) -> None:
+        super().__init__()
+        bias = case.arch == "gpt"
+        width = (case.heads + 2 * case.kv_heads) * case.head_dim
+        self.qkv = nn.Linear(case.d_model, width, bias=bias)
+        self.output = nn.Linear(case.d_model, case.d_model, bias=bias)
+        self.case = case
+        self.attend = attention.attend
+
+    def forward(self, x_BSM: Tensor, rotary: tuple[Tensor, Tensor] | None) -> Tensor:  # noqa: N803
+        q, k, v = split_heads(self.qkv(x_BSM), self.case)
+        if rotary is not None:
+            q, k = rotate(q, *rotary), rotate(k, *rotary)
+        out_BHSD = self.attend(q, k, v)  # noqa: N806
+        return self.output(out_BHSD.transpose(1, 2).flatten(-2))  # type: ignore[no-any-return]
+
+
+class GeluMlp(nn.Module):
+    """GPT-2's MLP."""
+
+    def __init__(self, case: Case) -> None:
+        super().__init__()
+        self.up = nn.Linear(case.d_model, case.ffn_dim)
+        self.down = nn.Linear(case.ffn_dim, case.d_model)
+
+    def forward(self, x_BSM: Tensor) -> Tensor:  # noqa: N803
+        return self.down(F.gelu(self.up(x_BSM), approximate="tanh"))  # type: ignore[no-any-return]
+
+
+class SwiGlu(nn.Module):
+    """Llama's MLP: silu(gate) * up, then down."""
+
+    def __init__(self, case: Case) -> None:
+        super().__init__()
+        self.gate_up = nn.Linear(case.d_model, 2 * case.ffn_dim, bias=False)
+        self.down = nn.Linear(case.ffn_dim, case.d_model, bias=False)
+
+    def forward(self, x_BSM: Tensor) -> Tensor:  # noqa: N803
+        gate, up = self.gate_up(x_BSM).chunk(2, dim=-1)
+        return self.down(F.silu(gate) * up)  # type: ignore[no-any-return]
+
+
+class Block(nn.Module):
+    """x + attention(norm(x)), then x + mlp(norm(x))."""
+
+    def __init__(self, case: Case, attention: Attention) -> None:
+        super().__init__()
+        self.attention_norm = _norm(case)
+        self.attention = SelfAttention(case, attention)
+        self.mlp_norm = _norm(case)
+        self.mlp: nn.Module = GeluMlp(case) if case.arch == "gpt" else SwiGlu(case)
+
+    def forward(self, x_BSM: Tensor, rotary: tuple[Tensor, Tensor] | None) -> Tensor:  # noqa: N803
+        x_BSM = x_BSM + self.attention(self.attention_norm(x_BSM), rotary)  # noqa: N806
+        return x_BSM + self.mlp(self.mlp_norm(x_BSM))  # type: ignore[no-any-return]
+
+
+class Transformer(nn.Module):
+    """tokens: [batch, seq] int64 -> logits: [batch, seq, vocab]."""
+
+    cos_SD: Tensor  # noqa: N815
+    sin_SD: Tensor  # noqa: N815
+
+    def __init__(self, case: Case, attention: Attention) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(case.vocab, case.d_model)
+        self.positions = nn.Embedding(case.seq, case.d_model) if case.arch == "gpt" else None
+        self.layers = nn.ModuleList(Block(case, attention) for _ in range(case.layers))
+        self.norm = _norm(case)
+        self.head = nn.Linear(case.d_model, case.vocab, bias=False)
+
+    def forward(self, tokens_BS: Tensor) -> Tensor:  # noqa: N803
+        x_BSM = self.embedding(tokens_BS)  # noqa: N806
+        rotary = None
+        if self.positions is None:
+            rotary = (self.cos_SD, self.sin_SD)
+        else:
+            x_BSM = x_BSM + self.positions.weight  # noqa: N806
+        for layer in self.layers:
+            x_BSM = layer(x_BSM, rotary)  # noqa: N806
+        return self.head(self.norm(x_BSM))  # type: ignore[no-any-return]
+
+
+def build_model(case: Case, attention: Attention) -> Transformer:
+    """The model on the case's device, weights random from its seed, without gradients.
+
+    Built without storage first, so that no second copy of the weights ever exists.
+    """
+    with torch.device("meta"):
+        model = Transformer(case, attention)
+    model = model.to(getattr(torch, case.dtype)).to_empty(device=case.device)
+    if case.arch == "gpt":
+        model.head.weight = model.embedding.weight
+    else:
+        cos, sin = _rotary_table(case)
+        model.register_buffer("cos_SD", cos, persistent=False)
+        model.register_buffer("sin_SD", sin, persistent=False)
+    model.requires_grad_(False)
+    _initialise(model, case)
+    return model.eval()
+
+
+def random_tokens(case: Case) -> Tensor:
+    """tokens: [batch, seq] int64, uniform over the vocabulary, the same for every backend."""
+    generator = torch.Generator(device=case.device).manual_seed(case.seed)
+    size = (case.batch, case.seq)
+    return torch.randint(case.vocab, size, generator=generator, device=case.device)
+
+
+def rotate(x_BHSD: Tensor, cos_SD: Tensor, sin_SD: Tensor) -> Tensor:  # noqa: N803
+    """Rotary positions; dimension i pairs with i + head_dim / 2, as in Hugging Face's Llama."""
+    first, second = x_BHSD.chunk(2, dim=-1)
+    return x_BHSD * cos_SD + torch.cat((-second, first), dim=-1) * sin_SD
+
+
+def _rotary_table(case: Case) -> tuple[Tensor, Tensor]:
+    """cos, sin: [seq, head_dim], computed in float32 and then cast."""
+    even = torch.arange(0, case.head_dim, 2, device=case.device, dtype=torch.float32)
+    frequencies = _ROPE_THETA ** (-even / case.head_dim)
+    positions = torch.arange(case.seq, device=case.device, dtype=torch.float32)
+    angles = torch.outer(positions, frequencies).repeat(1, 2)
+    dtype = getattr(torch, case.dtype)
+    return angles.cos().to(dtype), angles.sin().to(dtype)
+
+
+def _norm(case: Case) -> nn.Module:
+    kind = nn.LayerNorm if case.arch == "gpt" else nn.RMSNorm
+    return kind(case.d_model, eps=_NORM_EPS)
+
+
+def _initialise(model: Transformer, case: Case) -> None:
+    """GPT-2's scheme: normal, residual outputs scaled by depth, norms at one, biases at zero."""
+    generator = torch.Generator(device=case.device).manual_seed(case.seed)
+    residual_std = _INIT_STD / (2 * case.layers) ** 0.5
+    for name, weight in model.named_parameters():
+        if name.endswith("bias"):
+            weight.zero_()
+        elif "norm" in name:
+            weight.fill_(1.0)
+        else:
+            residual = name.endswith(("attention.output.weight", "mlp.down.weight"))
+            weight.normal_(0.0, residual_std if residual else _INIT_STD, generator=generator)
