@@ -106,3 +106,20 @@ def _in_short(record: Record) -> str:
 
 def _close(folder: Path, tracker: Tracker | None, planned: int) -> bool:
     """Report, W&B and table from the records on disk; whether a case ended otherwise than expected."""
+    from attnscale.report import terminal
+    from attnscale.report.build import ReportError, build_report
+
+    try:
+        built = build_report(folder)
+    except ReportError as error:
+        print(f"no report: {error}", file=sys.stderr)
+        return True
+    if tracker:
+        tracker.log_report(folder.name, built.table, list(built.figures))
+    terminal.show(built.records, built.table, built.skipped, folder)
+    for note in built.notes:
+        print(note)
+    if len(built.records) < planned:
+        print(f"{planned - len(built.records)} of {planned} cases did not run")
+    print(f"report: {built.page}")
+    return any(not record.outcome.status.expected for record in built.records)

@@ -1,0 +1,1 @@
+"""From records to tables. Needs no torch, no Hydra and no GPU."""
