@@ -6,7 +6,9 @@ the case held is free again when this returns.
 
 import functools
 import traceback
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 import torch
 
@@ -16,15 +18,21 @@ from attnscale.measure.attention import Attention
 from attnscale.measure.model import build_model, random_tokens
 from attnscale.record import Metrics, Outcome, Status
 
+Result = TypeVar("Result")
+
 _CPU = "device is cpu: torch counts no memory there"
 _FEW = "fewer than 6 samples"
 
 
 def measure(case: Case) -> Outcome:
-    """Run one case from building the model to the last sample."""
+    """Run one case from building the model to the last sample.
+
+    In a thread of its own, because cuDNN caches its plans by thread: every case's first call builds
+    them, whatever ran before it in this process.
+    """
     memory.release(case.device)
     try:
-        outcome = _measure(case)
+        outcome = _in_new_thread(_measure, case)
     except Exception as error:  # noqa: BLE001 - any fault of a case is its outcome
         outcome = _outcome_of(error)
     memory.release(case.device)  # the handled exception, and so the failed frames, are gone by now
@@ -32,7 +40,7 @@ def measure(case: Case) -> Outcome:
 
 
 def _measure(case: Case) -> Outcome:
-    refusal, chosen, gqa = _ask_dispatcher(case)
+    refusal, chosen, gqa = _in_new_thread(_ask_dispatcher, case)
     if refusal is not None:
         return Outcome(status=Status.UNSUPPORTED, reason=refusal, gqa=gqa)
     memory.release(case.device)
@@ -61,18 +69,17 @@ def _measure(case: Case) -> Outcome:
 def _ask_dispatcher(case: Case) -> tuple[str | None, str | None, str]:
     """Why the backend refuses this shape or None, what PyTorch picks, and how GQA is done.
 
-    In a thread of its own: cuDNN caches its plans by thread, and the model's first call must find
-    none, or first_call_ms would leave out what a user pays.
+    Apart from the thread that measures, or its first call would find the plans built here.
     """
+    attend = attention.build(case)
+    with torch.inference_mode():
+        refusal = attention.why_refused(case, attend)
+        return refusal, None if refusal else attention.chosen(case, attend), attend.gqa
 
-    def ask() -> tuple[str | None, str | None, str]:
-        attend = attention.build(case)
-        with torch.inference_mode():
-            refusal = attention.why_refused(case, attend)
-            return refusal, None if refusal else attention.chosen(case, attend), attend.gqa
 
+def _in_new_thread(function: Callable[[Case], Result], case: Case) -> Result:
     with ThreadPoolExecutor(max_workers=1) as executor:
-        return executor.submit(ask).result()
+        return executor.submit(function, case).result()
 
 
 def _metrics(

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnscale.analyse.answer import fastest
-from attnscale.analyse.frame import swept_axes
+from attnscale.analyse.frame import fixed_axes, swept_axes
 from attnscale.record import Environment, Record, Skipped, Status
 from attnscale.report.plots import Figure
 from attnscale.report.terminal import interval, number
@@ -36,6 +36,7 @@ def render(
     return environment.from_string(template).render(
         sweep_id=sweep_id,
         commands=_distinct(record.environment.command for record in records),
+        fixed={name: str(value) for name, value in fixed_axes(table).items()},
         answers=fastest(table),
         environments=_environments(records),
         columns=_columns(table),

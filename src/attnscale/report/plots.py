@@ -279,7 +279,7 @@ def _panel_title(
     height = 6.0
     if x is not None:
         height += _MARK_POINTS * missing["backend"].nunique()
-    ax.set_title(title, fontsize=9, pad=height)
+    ax.set_title(_literal(title), fontsize=9, pad=height)
 
 
 def _finish(
@@ -300,7 +300,8 @@ def _finish(
     devices = ", ".join(sorted(table["device_name"].unique()))
     wide = int(canvas.get_figwidth() * 11)
     title = f"{what[0].upper()}{what[1:]} on {devices}"
-    canvas.suptitle("\n".join([*wrap(title, wide), *wrap(_fixed_in_words(table), wide)]), fontsize=10)
+    lines = [*wrap(title, wide), *wrap(_fixed_in_words(table), wide)]
+    canvas.suptitle(_literal("\n".join(lines)), fontsize=10)
     x_label = metric.label if x is None else f"{x} ({_UNITS[x]})" if x in _UNITS else x
     notes = [line for note in (_interval_note(metric, x), missing) for line in wrap(note, wide)]
     canvas.supxlabel("\n".join([x_label, *notes]), fontsize=9)
@@ -350,6 +351,11 @@ def _not_drawn(table: "pandas.DataFrame", metric: Metric) -> str:
 
 def _missing_backends(missing: "pandas.DataFrame", names: Sequence[str]) -> list[str]:
     return [name for name in names if (missing["backend"] == name).any()]
+
+
+def _literal(text: str) -> str:
+    """A dollar sign would start a formula."""
+    return text.replace("$", r"\$")
 
 
 def _plain(value: float) -> str:

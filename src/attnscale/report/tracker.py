@@ -44,16 +44,35 @@ class Tracker:
         _keep_wandb_inside(sweep, self.mode)
 
     def log_case(self, record: Record) -> None:
-        """One finished run: the case as config, its metrics as summary, failed when the case did."""
-        config = record.case_config() | {"key": record.key, "sweep_id": record.sweep_id}
-        run = self._start("profile", record.slug, config, tags=[record.outcome.status.value])
-        run.summary.update(_summary(record))
-        run.finish(exit_code=0 if record.outcome.status.expected else 1)
+        """One finished run: the case as config, its metrics as summary, failed when the case did.
+
+        Whatever goes wrong in W&B is one line on stderr: it must never cost a result.
+        """
+        try:
+            self._log_case(record)
+        except Exception as error:  # noqa: BLE001 - W&B raises of many kinds, none of them ours
+            _complain(f"the W&B run of {record.slug}", error)
 
     def log_report(self, sweep_id: str, table: "pandas.DataFrame", figures: list[Path]) -> None:
         """One run that holds the whole table and every figure of the sweep."""
         if os.environ.get("WANDB_SWEEP_ID"):
             return  # under W&B's agent every process is one point and must be one run
+        try:
+            self._log_report(sweep_id, table, figures)
+        except Exception as error:  # noqa: BLE001 - as above
+            _complain("the W&B run of the report", error)
+
+    def _log_case(self, record: Record) -> None:
+        config = record.case_config() | {
+            "key": record.key,
+            "sweep_id": record.sweep_id,
+            "environment": record.environment.model_dump(exclude={"nulls"}),
+        }
+        run = self._start("profile", record.slug, config, tags=[record.outcome.status.value])
+        run.summary.update(_summary(record))
+        run.finish(exit_code=0 if record.outcome.status.expected else 1)
+
+    def _log_report(self, sweep_id: str, table: "pandas.DataFrame", figures: list[Path]) -> None:
         import wandb
 
         run = self._start("report", f"report {sweep_id}", {"sweep_id": sweep_id}, tags=["report"])
@@ -110,6 +129,11 @@ class Tracker:
 def open_tracker(settings: Settings, sweep: Path) -> Tracker:
     """The tracker of a sweep, one in a process, so that an outage is met once and not every case."""
     return Tracker(settings, sweep)
+
+
+def _complain(what: str, error: Exception) -> None:
+    why = " ".join(str(error).split()) or type(error).__name__
+    print(f"{what} is lost ({why}); the record is not", file=sys.stderr)
 
 
 def _keep_wandb_inside(sweep: Path, mode: str) -> None:

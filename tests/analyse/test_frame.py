@@ -1,0 +1,100 @@
+"""Records as a table: units, nulls, and which axes were swept."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from attnscale.analyse.answer import fastest
+from attnscale.analyse.frame import fixed_axes, frame, swept_axes, write_tables
+from attnscale.case import Case
+from attnscale.record import Record, Status
+
+MakeRecord = Callable[..., Record]
+MakeCase = Callable[..., Case]
+
+
+def test_one_row_a_case_with_nulls_that_are_null(
+    make_record: MakeRecord, make_case: MakeCase
+) -> None:
+    table = frame([make_record(), make_record(make_case(backend="math"), status=Status.OOM)])
+    assert list(table["backend"]) == ["naive", "math"]
+    assert table["latency_ms"].tolist() == [2.0, pd.NA]
+    assert table["peak_allocated_bytes"].isna().all()
+    assert list(table["reason"].isna()) == [True, False]
+    assert table["d_model"].tolist() == [32, 32]
+    assert not any(table[column].dtype == object for column in table)
+
+
+def test_every_measured_column_names_its_unit(make_record: MakeRecord) -> None:
+    table = frame([make_record()])
+    floats = [column for column in table if table[column].dtype == "Float64"]
+    assert all(column.endswith(("_ms", "_per_s", "_seconds")) for column in floats)
+
+
+@pytest.mark.parametrize(
+    ("variants", "axes"),
+    [
+        ([{}, {"backend": "math"}], ()),
+        ([{"seq": 16}, {"seq": 32}], ("seq",)),
+        ([{"seq": s, "batch": b} for s in (16, 32) for b in (1, 2)], ("seq", "batch")),
+        ([{"heads": h} for h in (2, 4)], ("heads",)),
+        ([{"heads": h, "kv_heads": k, "arch": "llama"} for h in (4, 8) for k in (2, 4)], ("heads", "kv_heads")),
+        ([{"model": "a", "layers": 1, "seq": 16}, {"model": "b", "layers": 2, "seq": 16}], ("model",)),
+        ([{"model": m, "layers": n, "seq": s} for m, n in (("a", 1), ("b", 2)) for s in (16, 32)], ("model", "seq")),
+        ([{"dtype": d} for d in ("float32", "bfloat16")], ("dtype",)),
+        ([{"causal": c} for c in (True, False)], ("causal",)),
+    ],
+    ids=["backend-only", "seq", "two", "followers", "gqa", "presets", "presets-and-seq", "dtype", "causal"],
+)
+def test_swept_axes(
+    make_record: MakeRecord, make_case: MakeCase, variants: list[dict[str, object]], axes: tuple[str, ...]
+) -> None:
+    table = frame([make_record(make_case(**values)) for values in variants])
+    assert swept_axes(table) == axes
+    assert not set(axes) & set(fixed_axes(table))
+
+
+def test_tables_are_read_back_the_same(
+    make_record: MakeRecord, make_case: MakeCase, tmp_path: Path
+) -> None:
+    table = frame([make_record(), make_record(make_case(backend="math"), status=Status.OOM)])
+    assert write_tables(table, tmp_path) == []
+    pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / "results.parquet"), table)
+    csv = pd.read_csv(tmp_path / "results.csv")
+    assert list(csv.columns) == list(table.columns)
+    assert csv["latency_ms"].isna().tolist() == [False, True]
+    assert csv["gqa"][0] == "none", "a value, not a missing one"
+
+
+def test_without_pyarrow_the_rest_is_written_and_the_note_says_how(
+    make_record: MakeRecord, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(*_: object, **__: object) -> None:
+        raise ImportError("pyarrow")
+
+    monkeypatch.setattr(pd.DataFrame, "to_parquet", missing)
+    notes = write_tables(frame([make_record()]), tmp_path)
+    assert "pip install pyarrow" in notes[0]
+    assert (tmp_path / "results.csv").is_file()
+
+
+def test_the_fastest_with_ties_called_ties(make_record: MakeRecord, make_case: MakeCase) -> None:
+    times = {"flash": 2.0, "cudnn": 2.05, "math": 5.0, "efficient": None}
+    rows = [
+        make_record(make_case(backend=name), latency_ms=ms)
+        if ms
+        else make_record(make_case(backend=name), status=Status.OOM)
+        for name, ms in times.items()
+    ]
+    (answer,) = fastest(frame(rows))
+    assert (answer.fastest, answer.ties, answer.runner_up) == ("flash", ["cudnn"], "math")
+    assert answer.ratio == 2.5
+
+
+def test_a_shape_where_all_failed_has_no_fastest(make_record: MakeRecord, make_case: MakeCase) -> None:
+    rows = [make_record(make_case(seq=16)), make_record(make_case(seq=32), status=Status.FAILED)]
+    good, bad = fastest(frame(rows))
+    assert (good.shape, good.fastest) == ("seq = 16", "naive")
+    assert (bad.shape, bad.fastest) == ("seq = 32", None)

@@ -1,0 +1,159 @@
+"""One case in, one outcome out: samples, nulls with reasons, faults that stay inside their case."""
+
+import gc
+import statistics
+import weakref
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from attnscale.case import Case
+from attnscale.measure import attention, forward, memory, timing
+from attnscale.measure.forward import measure
+from attnscale.record import Status
+
+
+def test_an_ok_case_has_every_number_or_its_reason(case: Case) -> None:
+    outcome = measure(case)
+    assert outcome.status is Status.OK
+    metrics = outcome.metrics
+    assert len(outcome.samples_ms) == case.timing.samples
+    assert metrics.latency_ms == pytest.approx(statistics.median(outcome.samples_ms))
+    assert metrics.latency_ci_low_ms == min(outcome.samples_ms)
+    assert metrics.latency_ci_high_ms == max(outcome.samples_ms)
+    assert metrics.tokens_per_s == pytest.approx(case.tokens / metrics.latency_ms * 1e3)
+    assert metrics.first_call_ms is not None
+    assert metrics.peak_allocated_bytes is None
+    assert outcome.nulls["peak_allocated_bytes"].startswith("device is cpu")
+
+
+@pytest.mark.parametrize("backend", ["efficient", "cudnn"])
+def test_a_refused_backend_is_unsupported_and_never_falls_back(
+    make_case: Callable[..., Case], backend: str
+) -> None:
+    outcome = measure(make_case(backend=backend))
+    assert outcome.status is Status.UNSUPPORTED
+    assert outcome.reason is not None
+    assert "No viable backend" in outcome.reason
+    assert outcome.metrics.latency_ms is None
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "reason"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"), Status.OOM, "CUDA out of memory"),
+        (RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory"), Status.OOM, "RuntimeError"),
+        (MemoryError(), Status.OOM, "MemoryError"),
+        (RuntimeError("device-side assert\nsecond line"), Status.FAILED, "RuntimeError: device-side assert"),
+        (ZeroDivisionError(), Status.FAILED, "ZeroDivisionError"),
+    ],
+    ids=["oom-cuda", "oom-cpu", "oom-python", "failed", "failed-without-text"],
+)
+def test_a_fault_is_an_outcome_of_one_line(
+    case: Case, monkeypatch: pytest.MonkeyPatch, error: Exception, status: Status, reason: str
+) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(forward, "build_model", fail)
+    outcome = measure(case)
+    assert outcome.status is status
+    assert outcome.reason is not None
+    assert reason in outcome.reason
+    assert "\n" not in outcome.reason
+    assert (outcome.traceback is not None) is (status is Status.FAILED)
+
+
+def test_a_failed_case_keeps_no_tensor_alive(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kept exception keeps its frames, and they the model: the next case would start full."""
+    alive: list[weakref.ref[torch.nn.Module]] = []
+    original = forward.build_model
+
+    def build(*args: object) -> torch.nn.Module:
+        model = original(*args)  # type: ignore[arg-type]
+        alive.append(weakref.ref(model))
+        return model
+
+    def fail(*_: object) -> None:
+        raise torch.OutOfMemoryError("in the middle of a forward")
+
+    monkeypatch.setattr(forward, "build_model", build)
+    monkeypatch.setattr(timing, "latency_samples_ms", fail)
+    assert measure(case).status is Status.OOM
+    gc.collect()
+    assert [reference() for reference in alive] == [None]
+
+
+def test_the_next_case_is_measured_after_a_failed_one(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as broken:
+        broken.setattr(attention, "build", lambda case: 1 / 0)
+        assert measure(case).status is Status.FAILED
+    assert measure(case).status is Status.OK
+
+
+gpu = pytest.mark.gpu
+needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+
+
+@gpu
+@needs_cuda
+def test_memory_is_that_of_the_case_and_given_back(make_case: Callable[..., Case]) -> None:
+    case = make_case(device="cuda", dtype="bfloat16", backend="math", heads=8, head_dim=64, seq=512)
+    first, second = measure(case), measure(case)
+    for outcome in (first, second):
+        assert outcome.status is Status.OK, outcome.reason
+        assert outcome.metrics.baseline_allocated_bytes == 0
+    assert first.metrics.peak_allocated_bytes == second.metrics.peak_allocated_bytes
+    scores = case.batch * case.heads * case.seq**2 * 4
+    assert first.metrics.peak_allocated_bytes is not None
+    assert first.metrics.peak_reserved_bytes is not None
+    assert scores < first.metrics.peak_allocated_bytes <= first.metrics.peak_reserved_bytes
+    assert memory.usage("cuda") == memory.Usage(0, 0)
+
+
+@gpu
+@needs_cuda
+def test_a_true_oom_between_two_good_cases(make_case: Callable[..., Case]) -> None:
+    good = make_case(device="cuda", dtype="bfloat16")
+    huge = make_case(device="cuda", dtype="bfloat16", backend="naive", seq=2**18, batch=64)
+    before, oom, after = measure(good), measure(huge), measure(good)
+    assert [before.status, oom.status, after.status] == [Status.OK, Status.OOM, Status.OK]
+    assert after.metrics.baseline_allocated_bytes == before.metrics.baseline_allocated_bytes == 0
+    assert after.metrics.peak_allocated_bytes == before.metrics.peak_allocated_bytes
+
+
+@gpu
+@needs_cuda
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"backend": "flash", "dtype": "float32"}, "dtype"),
+        ({"backend": "cudnn", "dtype": "float32"}, "dtype"),
+        ({"backend": "flash", "dtype": "bfloat16", "head_dim": 512}, "head"),
+        ({"backend": "flash", "dtype": "bfloat16", "batch": 70_000, "heads": 1, "seq": 16, "layers": 1}, "invalid"),
+    ],
+    ids=["flash-fp32", "cudnn-fp32", "flash-head_dim", "flash-grid-limit"],
+)
+def test_refusals_carry_the_librarys_reasons(
+    make_case: Callable[..., Case], values: dict[str, object], words: str
+) -> None:
+    outcome = measure(make_case(device="cuda", **values))
+    assert outcome.status is Status.UNSUPPORTED, outcome.reason
+    assert outcome.reason is not None
+    assert words in outcome.reason.lower()
+
+
+@gpu
+@needs_cuda
+def test_every_first_call_of_cudnn_builds_its_plans(make_case: Callable[..., Case]) -> None:
+    """Plans are cached by thread; a second case of the shape must not find the first one's."""
+    case = make_case(device="cuda", dtype="bfloat16", backend="cudnn", head_dim=64, seq=384)
+    measure(make_case(device="cuda", dtype="bfloat16", backend="cudnn", head_dim=64, seq=320))
+    first, second = measure(case).metrics, measure(case).metrics
+    assert first.first_call_ms is not None
+    assert second.first_call_ms is not None
+    assert first.latency_ms is not None
+    assert second.first_call_ms > 0.3 * first.first_call_ms > 2 * first.latency_ms

@@ -1,0 +1,147 @@
+"""The page: self-contained, escaped, sortable in a real browser."""
+
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from attnscale import record as records
+from attnscale.case import Case
+from attnscale.record import Record, Status
+from attnscale.report.build import ReportError, build_report
+
+MakeRecord = Callable[..., Record]
+MakeCase = Callable[..., Case]
+CHROMIUM = shutil.which("chromium")
+HOSTILE = '<script>alert("x")</script> & "quoted" $\\frac$ \' </td>'
+
+
+def build(folder: Path, *made: Record) -> str:
+    for record in made:
+        records.write(record, folder)
+    return build_report(folder).page.read_text()
+
+
+def test_the_folder_holds_all_that_the_report_is(
+    make_record: MakeRecord, make_case: MakeCase, tmp_path: Path
+) -> None:
+    (tmp_path / "figures").mkdir()
+    (tmp_path / "figures" / "stale.png").write_text("of an earlier build")
+    page = build(tmp_path, make_record(), make_record(make_case(seq=32)))
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {"cases", "figures", "report.html", "results.csv", "results.parquet"}
+    figures = {path.name for path in (tmp_path / "figures").iterdir()}
+    assert figures == {f"{what}_by_seq.{end}" for what in ("latency", "tokens") for end in ("png", "svg")}
+    assert page.count("<figure>") == 2
+
+
+def test_nothing_is_fetched(make_record: MakeRecord, tmp_path: Path) -> None:
+    page = build(tmp_path, make_record())
+    assert not re.findall(r"(?:src|href)=[\"'](?!data:|#)", page)
+    assert "default-src 'none'" in page
+
+
+def test_hostile_texts_stay_texts(
+    make_record: MakeRecord, make_case: MakeCase, tmp_path: Path
+) -> None:
+    page = build(
+        tmp_path,
+        make_record(make_case(model=HOSTILE, seq=32)),
+        make_record(make_case(model=HOSTILE), status=Status.FAILED, reason=HOSTILE, traceback=HOSTILE),
+    )
+    assert "<script>alert" not in page
+    assert page.count("&lt;script&gt;alert") >= 3
+
+
+def test_what_failed_is_named_with_its_reason(
+    make_record: MakeRecord, make_case: MakeCase, tmp_path: Path
+) -> None:
+    damaged = records.write(make_record(make_case(seq=64)), tmp_path)
+    damaged.write_text("{")
+    page = build(
+        tmp_path,
+        make_record(),
+        make_record(make_case(seq=32), status=Status.OOM, reason="tried to allocate 2 GiB"),
+    )
+    assert "tried to allocate 2 GiB" in page
+    assert damaged.parent.name in page
+    assert "peak_allocated_bytes</code>: device is cpu" in page
+
+
+def test_cases_of_two_environments_are_said_to_be(
+    make_record: MakeRecord, make_case: MakeCase, tmp_path: Path
+) -> None:
+    other = make_record().environment.model_copy(update={"torch": "2.11.0+cu130"})
+    page = build(tmp_path, make_record(), make_record(make_case(seq=32), environment=other))
+    assert "2 different environments" in page
+    assert "2.11.0+cu130" in page
+
+
+def test_all_failed_is_still_a_page(make_record: MakeRecord, tmp_path: Path) -> None:
+    page = build(tmp_path, make_record(status=Status.FAILED))
+    assert "no case ended ok" in page
+    assert "No case has a number to draw" in page
+
+
+@pytest.mark.parametrize("what", ["missing", "empty", "damaged"])
+def test_a_folder_without_records_is_one_line(
+    make_record: MakeRecord, tmp_path: Path, what: str
+) -> None:
+    folder = tmp_path / "sweep"
+    if what != "missing":
+        folder.mkdir()
+    if what == "damaged":
+        records.write(make_record(), folder).write_text("{")
+    with pytest.raises(ReportError) as caught:
+        build_report(folder)
+    assert str(folder) in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert not (folder / "report.html").exists()
+
+
+@pytest.mark.browser
+@pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
+def test_sorting_in_a_browser(make_record: MakeRecord, make_case: MakeCase, tmp_path: Path) -> None:
+    """Numbers by value, nulls last in both directions, and no error or request on the way."""
+    times = {16: 12.0, 32: 9.0, 64: 101.0}
+    made = [make_record(make_case(seq=seq), latency_ms=ms) for seq, ms in times.items()]
+    made.append(make_record(make_case(seq=128), status=Status.OOM))
+    page = build(tmp_path, *made)
+    probe = """<script>
+      window.onerror = message => document.title = "error " + message;
+      const header = [...document.querySelectorAll("#cases th")].find(th => th.textContent.startsWith("latency"));
+      const place = [...header.parentElement.children].indexOf(header);
+      const read = () => [...document.querySelectorAll("#cases tbody tr")].map(row => row.cells[place].textContent);
+      const orders = [];
+      for (let turn = 0; turn < 2; turn++) {
+        header.querySelector("button").click();
+        orders.push(header.getAttribute("aria-sort") + " " + read().join(" "));
+      }
+      const requests = performance.getEntriesByType("resource").filter(r => !r.name.startsWith("data:"));
+      document.title = orders.join(" | ") + " | requests " + requests.length;
+    </script>"""
+    probed = tmp_path / "probed.html"
+    probed.write_text(page.replace("</body>", f"{probe}</body>"))
+    dom = dump_dom(probed, tmp_path)
+    title = re.search(r"<title>(.*?)</title>", dom)
+    assert title is not None
+    assert title.group(1) == "ascending 9 12 101 - | descending 101 12 9 - | requests 0"
+
+
+def dump_dom(page: Path, scratch: Path) -> str:
+    assert CHROMIUM is not None
+    quiet = [
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-quic",
+        "--no-first-run",
+        "--disable-background-networking",
+        "--disable-component-update",
+        "--disable-sync",
+    ]
+    command = [CHROMIUM, *quiet, f"--user-data-dir={scratch / 'profile'}", "--dump-dom", page.as_uri()]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout

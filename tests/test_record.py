@@ -1,0 +1,98 @@
+"""The record on disk: whole or not there, read or named."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from attnscale import record as records
+from attnscale.case import Case
+from attnscale.record import Outcome, Record, Status
+
+MakeRecord = Callable[..., Record]
+
+
+def test_what_is_written_is_read_back(make_record: MakeRecord, tmp_path: Path) -> None:
+    record = make_record()
+    path = records.write(record, tmp_path)
+    assert path == tmp_path / "cases" / record.case.folder_name / "record.json"
+    assert records.read(path) == record
+
+
+def test_a_failed_write_leaves_the_old_record_and_no_rubbish(
+    make_record: MakeRecord, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = records.write(make_record(latency_ms=1.0), tmp_path)
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        records.write(make_record(latency_ms=2.0), tmp_path)
+    assert records.read(path).outcome.metrics.latency_ms == 1.0
+    assert [entry.name for entry in path.parent.iterdir()] == ["record.json"]
+
+
+@pytest.mark.parametrize(
+    ("damage", "why"),
+    [
+        (lambda text: text[: len(text) // 2], "Invalid JSON"),
+        (lambda text: "", "Invalid JSON"),
+        (lambda text: "[]", "should be an object"),
+        (lambda text: text.replace('"schema_version": 1', '"schema_version": 99'), "schema_version 99, this release reads 1"),
+        (lambda text: text.replace('"seq": 16', '"seq": 32'), "is not that of its case"),
+        (lambda text: text.replace('"seq": 16', '"seq": 0'), "seq=0"),
+        (lambda text: text.replace('"latency_ms": 2.0', '"latency_ms": NaN'), "finite"),
+        (lambda text: text.replace('"status": "ok"', '"status": "fine"'), "status"),
+    ],
+    ids=["truncated", "empty", "foreign", "newer-schema", "key", "invalid-case", "nan", "unknown-status"],
+)
+def test_a_damaged_record_is_named_and_skipped(
+    make_record: MakeRecord,
+    make_case: Callable[..., Case],
+    tmp_path: Path,
+    damage: Callable[[str], str],
+    why: str,
+) -> None:
+    good = records.write(make_record(make_case(backend="math")), tmp_path)
+    bad = records.write(make_record(), tmp_path)
+    damaged = damage(bad.read_text())
+    assert damaged != bad.read_text()
+    bad.write_text(damaged)
+    read, skipped = records.read_sweep(tmp_path)
+    assert [records.record_path(tmp_path, record.case) for record in read] == [good]
+    assert [entry.path for entry in skipped] == [bad]
+    assert why in skipped[0].why
+    assert "\n" not in skipped[0].why
+
+
+def test_records_are_read_in_the_order_measured(
+    make_record: MakeRecord, make_case: Callable[..., Case], tmp_path: Path
+) -> None:
+    for second, seq in enumerate([64, 16, 32]):
+        stamp = f"2026-12-01T00:00:0{second}+00:00"
+        records.write(make_record(make_case(seq=seq), started_at=stamp), tmp_path)
+    read, _ = records.read_sweep(tmp_path)
+    assert [record.case.seq for record in read] == [64, 16, 32]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"status": Status.OK, "reason": "but why"},
+        {"status": Status.OOM},
+        {"status": Status.OK},
+    ],
+    ids=["ok-with-a-reason", "oom-without", "nulls-without"],
+)
+def test_an_outcome_explains_itself(fields: dict[str, object]) -> None:
+    with pytest.raises(ValidationError):
+        Outcome(**fields)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("status", list(Status))
+def test_which_outcomes_let_a_sweep_end_well(status: Status) -> None:
+    assert status.expected is (status in ("ok", "oom", "unsupported"))
