@@ -5,6 +5,7 @@ can cause ends here as one line on stderr with exit code 2, before any case has 
 """
 
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -32,6 +33,10 @@ def cli() -> None:
     wants_traceback = os.environ.get("HYDRA_FULL_ERROR") == "1"
     os.environ["HYDRA_FULL_ERROR"] = "1"  # makes Hydra raise what it would print in its own form
     try:
+        for argument in sys.argv[1:]:
+            if re.fullmatch(r"--run|-r|\+*hydra\.mode=RUN", argument):
+                allowed = "leave it out, a single point is a sweep of one"
+                raise InvalidConfig("hydra.mode", "RUN", allowed)
         main()
     except (InvalidConfig, HydraException, OmegaConfBaseException) as error:
         if wants_traceback:

@@ -106,7 +106,9 @@ def make_record(
         outcome = Outcome(
             status=status, reason=reason or f"a {status} of the tests", traceback=traceback
         )
-    costs = Costs(params=1000, weight_bytes=4000, useful_flops=10**6, executed_flops=10**6, min_bytes=5000)
+    costs = Costs(
+        params=1000, weight_bytes=4000, useful_flops=10**6, executed_flops=10**6, min_bytes=5000
+    )
     return Record(
         sweep_id=sweep_id,
         key=case.key,

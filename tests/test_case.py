@@ -2,12 +2,13 @@
 
 import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from attnscale.case import Case, InvalidConfig, Timing
 
-OTHER = {
+OTHER: dict[str, Any] = {
     "arch": "llama",
     "backend": "flash",
     "seq": 17,

@@ -44,7 +44,9 @@ def test_a_report_is_rebuilt_from_the_records_alone_without_torch(
     done = report_without_torch(moved)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
-    assert {"report.html", "results.csv", "results.parquet", "figures"} <= {p.name for p in moved.iterdir()}
+    assert {"report.html", "results.csv", "results.parquet", "figures"} <= {
+        p.name for p in moved.iterdir()
+    }
     assert max(len(line) for line in done.stdout.splitlines() if "ok" in line) <= 80
     assert "oom: gpt-naive-s64" in done.stdout
     assert str(moved / "report.html") in done.stdout

@@ -42,13 +42,25 @@ def test_a_failed_write_leaves_the_old_record_and_no_rubbish(
         (lambda text: text[: len(text) // 2], "Invalid JSON"),
         (lambda text: "", "Invalid JSON"),
         (lambda text: "[]", "should be an object"),
-        (lambda text: text.replace('"schema_version": 1', '"schema_version": 99'), "schema_version 99, this release reads 1"),
+        (
+            lambda text: text.replace('"schema_version": 1', '"schema_version": 99'),
+            "schema_version 99, this release reads 1",
+        ),
         (lambda text: text.replace('"seq": 16', '"seq": 32'), "is not that of its case"),
         (lambda text: text.replace('"seq": 16', '"seq": 0'), "seq=0"),
         (lambda text: text.replace('"latency_ms": 2.0', '"latency_ms": NaN'), "finite"),
         (lambda text: text.replace('"status": "ok"', '"status": "fine"'), "status"),
     ],
-    ids=["truncated", "empty", "foreign", "newer-schema", "key", "invalid-case", "nan", "unknown-status"],
+    ids=[
+        "truncated",
+        "empty",
+        "foreign",
+        "newer-schema",
+        "key",
+        "invalid-case",
+        "nan",
+        "unknown-status",
+    ],
 )
 def test_a_damaged_record_is_named_and_skipped(
     make_record: MakeRecord,

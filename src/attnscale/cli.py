@@ -27,7 +27,9 @@ def main(
 
 
 @app.command()
-def report(folder: Annotated[Path, typer.Argument(help="Folder of a sweep, as under outputs/.")]) -> None:
+def report(
+    folder: Annotated[Path, typer.Argument(help="Folder of a sweep, as under outputs/.")],
+) -> None:
     """Rebuild tables, figures and report.html from the records of FOLDER alone."""
     from attnscale.report import terminal
     from attnscale.report.build import ReportError, build_report

@@ -123,16 +123,16 @@ def register() -> None:
 
 
 def to_config(composed: DictConfig) -> Config:
-    """The typed configuration. InvalidConfig for a key that ``+key=`` smuggled in or ``~key`` took out."""
+    """The typed configuration. InvalidConfig for a key put in by ``+key=`` or taken out by ``~key``."""
     schema = OmegaConf.structured(Config)
     for prefix, node, known in [
         ("", composed, schema),
         *((f"{name}.", composed.get(name) or {}, schema[name]) for name in _GROUPS),
     ]:
-        for key in node:
+        for key in map(str, node):
             if key not in known:
                 raise InvalidConfig(f"{prefix}{key}", node[key], _no_such_key(f"{prefix}{key}"))
-        for key in known:
+        for key in map(str, known):
             if key not in node:
                 raise InvalidConfig(f"~{prefix}{key}", None, "a key can't be taken out")
     config = OmegaConf.to_object(composed)
@@ -171,6 +171,7 @@ def refuse_text_for_numbers(override: Override) -> None:
     Hydra's grammar tells text from number; OmegaConf then turns either into an int.
     """
     key = override.get_key_element().lstrip("+")
+    values: list[object]
     needs = _numeric_keys().get(key)
     if needs is None or override.is_delete():
         return
@@ -179,8 +180,6 @@ def refuse_text_for_numbers(override: Override) -> None:
             given = (override.input_line or "").partition("=")[2]
             raise InvalidConfig(key, given, "list the values, as in 1024,2048")
         values = list(override.sweep_iterator(transformer=Transformer.identity))
-        if not values:
-            raise InvalidConfig(key, override.get_value_element_as_str(), "the grid is empty")
     else:
         values = [override.value()]
     for value in values:
@@ -211,7 +210,7 @@ _NEEDED = {
 }
 
 
-def keys() -> dict[str, type]:
+def known_keys() -> dict[str, type]:
     """Dotted key -> type of every value; int | None counts as int."""
     found: dict[str, type] = {}
     for prefix, schema in [("", Config)] + [(f"{name}.", group) for name, group in _GROUPS.items()]:
@@ -224,11 +223,11 @@ def keys() -> dict[str, type]:
 
 def _numeric_keys() -> dict[str, tuple[type, ...]]:
     types = {int: (int,), float: (int, float)}
-    return {key: types[kind] for key, kind in keys().items() if kind in types}
+    return {key: types[kind] for key, kind in known_keys().items() if kind in types}
 
 
 def _allowed(key: str) -> str:
-    kind = keys()[key]
+    kind = known_keys()[key]
     if issubclass(kind, Enum):
         return f"must be one of {', '.join(member.name for member in kind)}"
     return _NEEDED[kind]
@@ -243,13 +242,13 @@ def _unknown_choice(error: MissingConfigException) -> str:
 def _refused_by_type(error: BaseException, key: str) -> str:
     override = re.search(r"(?:override |use )\+*(\S+=.*)", str(error))
     given = override.group(1) if override else key
-    if key not in keys():
+    if key not in known_keys():
         return f"{given}: {_no_such_key(key)}"
     return f"{given}: {_allowed(key)}"
 
 
 def _no_such_key(key: str) -> str:
-    known = sorted({*keys(), *_GROUPS})
+    known = sorted({*known_keys(), *_GROUPS})
     near = difflib.get_close_matches(key, known, n=1)
     hint = f"did you mean {near[0]}? " if near else ""
     return f"there is no such key; {hint}allowed: {', '.join(known)}"

@@ -3,16 +3,16 @@
 And the sweep of such jobs as Hydra's launcher sees it: every point validated before the first runs.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 from hydra.core.hydra_config import HydraConfig
-from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from attnscale import record as records
-from attnscale.case import Case, InvalidConfig
+from attnscale.case import Case
 from attnscale.config import Config, TrackerMode, to_case, to_config
 from attnscale.measure.cost import costs
 from attnscale.measure.device import resolve, snapshot
@@ -24,11 +24,7 @@ from attnscale.sweep import Job, new_folder, run_sweep
 
 def run(composed: DictConfig) -> Record:
     """Measure the case that ``composed`` describes and leave its record in the sweep's folder."""
-    hydra = HydraConfig.get()
-    if hydra.mode is not RunMode.MULTIRUN:
-        allowed = "MULTIRUN; a single point is a sweep of one here"
-        raise InvalidConfig("hydra.mode", hydra.mode.name, allowed)
-    folder = Path(hydra.sweep.dir)
+    folder = Path(HydraConfig.get().sweep.dir)
     config = to_config(composed)
     case = _case(config)
     started_at = _now()
@@ -53,15 +49,13 @@ def run(composed: DictConfig) -> Record:
 def sweep(points: Sequence[DictConfig], task: Callable[[DictConfig], object]) -> int:
     """Validate every composed point, run each through ``task``, close; the exit code of the process.
 
-    InvalidConfig before anything has run or been written when one point is invalid or there is none.
+    InvalidConfig before anything has run or been written when one point is invalid.
     """
-    if not points:
-        raise InvalidConfig("the grid", "", "it is empty: at least one case is needed")
     configs = [to_config(_without_hydra(point)) for point in points]
     cases = [_case(config) for config in configs]
     folder = new_folder(_output_dir(configs[0], points[0]))
     jobs = [
-        Job(case=case, run=lambda point=point: _run_in(folder, point, task))
+        Job(case=case, run=functools.partial(_run_in, folder, point, task))
         for case, point in zip(cases, points, strict=True)
     ]
     return run_sweep(jobs, folder, _tracker(configs[0], folder))

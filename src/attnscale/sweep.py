@@ -82,7 +82,12 @@ def _distinct(jobs: Iterable[Job], console: Console) -> list[Job]:
 
 def _run_all(jobs: Sequence[Job], console: Console) -> None:
     """One progress bar on a terminal, one line a case elsewhere."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
         bar = progress.add_task("", total=len(jobs))
         for number, job in enumerate(jobs, start=1):

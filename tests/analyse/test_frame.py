@@ -15,9 +15,7 @@ MakeRecord = Callable[..., Record]
 MakeCase = Callable[..., Case]
 
 
-def test_one_row_a_case_with_nulls_that_are_null(
-    make_record: MakeRecord, make_case: MakeCase
-) -> None:
+def test_one_row_a_case_with_nulls_that_are_null(make_record: MakeRecord, make_case: MakeCase) -> None:
     table = frame([make_record(), make_record(make_case(backend="math"), status=Status.OOM)])
     assert list(table["backend"]) == ["naive", "math"]
     assert table["latency_ms"].tolist() == [2.0, pd.NA]
@@ -30,7 +28,7 @@ def test_one_row_a_case_with_nulls_that_are_null(
 def test_every_measured_column_names_its_unit(make_record: MakeRecord) -> None:
     table = frame([make_record()])
     floats = [column for column in table if table[column].dtype == "Float64"]
-    assert all(column.endswith(("_ms", "_per_s", "_seconds")) for column in floats)
+    assert all(str(column).endswith(("_ms", "_per_s", "_seconds")) for column in floats)
 
 
 @pytest.mark.parametrize(
@@ -40,16 +38,35 @@ def test_every_measured_column_names_its_unit(make_record: MakeRecord) -> None:
         ([{"seq": 16}, {"seq": 32}], ("seq",)),
         ([{"seq": s, "batch": b} for s in (16, 32) for b in (1, 2)], ("seq", "batch")),
         ([{"heads": h} for h in (2, 4)], ("heads",)),
-        ([{"heads": h, "kv_heads": k, "arch": "llama"} for h in (4, 8) for k in (2, 4)], ("heads", "kv_heads")),
+        (
+            [{"heads": h, "kv_heads": k, "arch": "llama"} for h in (4, 8) for k in (2, 4)],
+            ("heads", "kv_heads"),
+        ),
         ([{"model": "a", "layers": 1, "seq": 16}, {"model": "b", "layers": 2, "seq": 16}], ("model",)),
-        ([{"model": m, "layers": n, "seq": s} for m, n in (("a", 1), ("b", 2)) for s in (16, 32)], ("model", "seq")),
+        (
+            [{"model": m, "layers": n, "seq": s} for m, n in (("a", 1), ("b", 2)) for s in (16, 32)],
+            ("model", "seq"),
+        ),
         ([{"dtype": d} for d in ("float32", "bfloat16")], ("dtype",)),
         ([{"causal": c} for c in (True, False)], ("causal",)),
     ],
-    ids=["backend-only", "seq", "two", "followers", "gqa", "presets", "presets-and-seq", "dtype", "causal"],
+    ids=[
+        "backend-only",
+        "seq",
+        "two",
+        "followers",
+        "gqa",
+        "presets",
+        "presets-and-seq",
+        "dtype",
+        "causal",
+    ],
 )
 def test_swept_axes(
-    make_record: MakeRecord, make_case: MakeCase, variants: list[dict[str, object]], axes: tuple[str, ...]
+    make_record: MakeRecord,
+    make_case: MakeCase,
+    variants: list[dict[str, object]],
+    axes: tuple[str, ...],
 ) -> None:
     table = frame([make_record(make_case(**values)) for values in variants])
     assert swept_axes(table) == axes

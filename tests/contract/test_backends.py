@@ -5,6 +5,7 @@ The reference is written here, from the definition of attention, and shares no c
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -17,7 +18,7 @@ from attnscale.measure import attention
 # products once or twice: 8 bits of mantissa for bfloat16, 11 for float16.
 TOLERANCE = {"float32": 2e-5, "bfloat16": 2e-2, "float16": 3e-3}
 
-SHAPES = {
+SHAPES: dict[str, dict[str, Any]] = {
     "one-token": {"seq": 1, "batch": 1},
     "odd-length": {"seq": 37, "batch": 1},
     "batch-3": {"seq": 16, "batch": 3},

@@ -1,6 +1,7 @@
 """Closed forms against torch's own counter over the real forward, and against published sizes."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -11,15 +12,31 @@ from attnscale.measure import attention
 from attnscale.measure.cost import attention_flops, costs, min_bytes, params
 from attnscale.measure.model import build_model, random_tokens
 
-PUBLISHED = {
+PUBLISHED: dict[str, tuple[dict[str, Any], int]] = {
     "gpt2": ({"layers": 12, "heads": 12, "head_dim": 64, "vocab": 50257, "seq": 1024}, 124_439_808),
     "gpt2_xl": ({"layers": 48, "heads": 25, "head_dim": 64, "vocab": 50257, "seq": 1024}, 1_557_611_200),
     "llama3_8b": (
-        {"arch": "llama", "layers": 32, "heads": 32, "kv_heads": 8, "head_dim": 128, "ffn_dim": 14336, "vocab": 128256},
+        {
+            "arch": "llama",
+            "layers": 32,
+            "heads": 32,
+            "kv_heads": 8,
+            "head_dim": 128,
+            "ffn_dim": 14336,
+            "vocab": 128256,
+        },
         8_030_261_248,
     ),
     "llama3_70b": (
-        {"arch": "llama", "layers": 80, "heads": 64, "kv_heads": 8, "head_dim": 128, "ffn_dim": 28672, "vocab": 128256},
+        {
+            "arch": "llama",
+            "layers": 80,
+            "heads": 64,
+            "kv_heads": 8,
+            "head_dim": 128,
+            "ffn_dim": 28672,
+            "vocab": 128256,
+        },
         70_553_706_496,
     ),
 }
@@ -65,7 +82,8 @@ def test_the_causal_half_is_exact(make_case: Callable[..., Case]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ran", "full"), [("naive", True), ("math", True), ("flash", False), ("cudnn", False), ("efficient", False)]
+    ("ran", "full"),
+    [("naive", True), ("math", True), ("flash", False), ("cudnn", False), ("efficient", False)],
 )
 def test_auto_executes_what_it_chose(make_case: Callable[..., Case], ran: str, full: bool) -> None:
     found = costs(make_case(backend="auto"), ran=ran)

@@ -4,12 +4,13 @@ import gc
 import statistics
 import weakref
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 
 from attnscale.case import Case
-from attnscale.measure import attention, forward, memory, timing
+from attnscale.measure import attention, forward, memory, model, timing
 from attnscale.measure.forward import measure
 from attnscale.record import Status
 
@@ -22,6 +23,7 @@ def test_an_ok_case_has_every_number_or_its_reason(case: Case) -> None:
     assert metrics.latency_ms == pytest.approx(statistics.median(outcome.samples_ms))
     assert metrics.latency_ci_low_ms == min(outcome.samples_ms)
     assert metrics.latency_ci_high_ms == max(outcome.samples_ms)
+    assert metrics.latency_ms is not None
     assert metrics.tokens_per_s == pytest.approx(case.tokens / metrics.latency_ms * 1e3)
     assert metrics.first_call_ms is not None
     assert metrics.peak_allocated_bytes is None
@@ -42,13 +44,26 @@ def test_a_refused_backend_is_unsupported_and_never_falls_back(
 @pytest.mark.parametrize(
     ("error", "status", "reason"),
     [
-        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"), Status.OOM, "CUDA out of memory"),
-        (RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory"), Status.OOM, "RuntimeError"),
+        (
+            torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"),
+            Status.OOM,
+            "CUDA out of memory",
+        ),
+        (
+            RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory"),
+            Status.OOM,
+            "RuntimeError",
+        ),
+        (RuntimeError("CUDA error: out of memory\nmore"), Status.OOM, "CUDA error"),
         (MemoryError(), Status.OOM, "MemoryError"),
-        (RuntimeError("device-side assert\nsecond line"), Status.FAILED, "RuntimeError: device-side assert"),
+        (
+            RuntimeError("device-side assert\nsecond line"),
+            Status.FAILED,
+            "RuntimeError: device-side assert",
+        ),
         (ZeroDivisionError(), Status.FAILED, "ZeroDivisionError"),
     ],
-    ids=["oom-cuda", "oom-cpu", "oom-python", "failed", "failed-without-text"],
+    ids=["oom-cuda", "oom-cpu", "oom-driver", "oom-python", "failed", "failed-without-text"],
 )
 def test_a_fault_is_an_outcome_of_one_line(
     case: Case, monkeypatch: pytest.MonkeyPatch, error: Exception, status: Status, reason: str
@@ -68,12 +83,12 @@ def test_a_fault_is_an_outcome_of_one_line(
 def test_a_failed_case_keeps_no_tensor_alive(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     """A kept exception keeps its frames, and they the model: the next case would start full."""
     alive: list[weakref.ref[torch.nn.Module]] = []
-    original = forward.build_model
+    original = model.build_model
 
-    def build(*args: object) -> torch.nn.Module:
-        model = original(*args)  # type: ignore[arg-type]
-        alive.append(weakref.ref(model))
-        return model
+    def build(*args: Any) -> torch.nn.Module:
+        built = original(*args)
+        alive.append(weakref.ref(built))
+        return built
 
     def fail(*_: object) -> None:
         raise torch.OutOfMemoryError("in the middle of a forward")
@@ -133,7 +148,17 @@ def test_a_true_oom_between_two_good_cases(make_case: Callable[..., Case]) -> No
         ({"backend": "flash", "dtype": "float32"}, "dtype"),
         ({"backend": "cudnn", "dtype": "float32"}, "dtype"),
         ({"backend": "flash", "dtype": "bfloat16", "head_dim": 512}, "head"),
-        ({"backend": "flash", "dtype": "bfloat16", "batch": 70_000, "heads": 1, "seq": 16, "layers": 1}, "invalid"),
+        (
+            {
+                "backend": "flash",
+                "dtype": "bfloat16",
+                "batch": 70_000,
+                "heads": 1,
+                "seq": 16,
+                "layers": 1,
+            },
+            "invalid",
+        ),
     ],
     ids=["flash-fp32", "cudnn-fp32", "flash-head_dim", "flash-grid-limit"],
 )

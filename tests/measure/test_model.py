@@ -1,10 +1,13 @@
 """Both architectures against Hugging Face transformers with the same weights, and how they are made."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from attnscale.case import Case
 from attnscale.measure import attention
@@ -18,13 +21,16 @@ def build(case: Case) -> Transformer:
     return build_model(case, attention.build(case))
 
 
-def logits(case: Case, model: nn.Module) -> torch.Tensor:
-    with torch.inference_mode():
+def logits(case: Case, model: Any) -> Tensor:
+    attend = attention.build(case)
+    with torch.inference_mode(), attend.pinned():
         out = model(random_tokens(case))
-    return getattr(out, "logits", out)
+    found = getattr(out, "logits", out)
+    assert isinstance(found, Tensor)
+    return found
 
 
-@pytest.mark.parametrize("backend", ["naive", "naive_inplace", "math", "flash"])
+@pytest.mark.parametrize("backend", ["naive", "naive_inplace", "math", "flash", "auto"])
 def test_gpt_is_hugging_face_gpt2(make_case: Callable[..., Case], backend: str) -> None:
     from transformers import GPT2Config, GPT2LMHeadModel
 
@@ -38,13 +44,14 @@ def test_gpt_is_hugging_face_gpt2(make_case: Callable[..., Case], backend: str) 
         n_head=case.heads,
         n_inner=case.ffn_dim,
     )
-    theirs = GPT2LMHeadModel(config).eval()
+    theirs: Any = GPT2LMHeadModel(config)
+    theirs.eval()
     copy_gpt(ours, theirs)
     torch.testing.assert_close(logits(case, ours), logits(case, theirs), atol=2e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("kv_heads", [1, 2, 4])
-@pytest.mark.parametrize("backend", ["naive", "naive_inplace", "math", "flash"])
+@pytest.mark.parametrize("backend", ["naive", "naive_inplace", "math", "flash", "auto"])
 def test_llama_is_hugging_face_llama(
     make_case: Callable[..., Case], backend: str, kv_heads: int
 ) -> None:
@@ -64,19 +71,19 @@ def test_llama_is_hugging_face_llama(
         rope_parameters={"rope_type": "default", "rope_theta": 500_000.0},
         tie_word_embeddings=False,
     )
-    theirs = LlamaForCausalLM(config).eval()
+    theirs: Any = LlamaForCausalLM(config)
+    theirs.eval()
     copy_llama(ours, theirs, case)
     torch.testing.assert_close(logits(case, ours), logits(case, theirs), atol=2e-5, rtol=1e-4)
 
 
 @torch.no_grad()
-def copy_gpt(ours: Transformer, theirs: nn.Module) -> None:
+def copy_gpt(ours: Any, theirs: Any) -> None:
     """Random values everywhere, also in norms and biases; Hugging Face keeps weights transposed."""
     for parameter in ours.parameters():
         parameter.normal_(0, 0.3)
     base = theirs.transformer
     base.wte.weight.copy_(ours.embedding.weight)
-    assert ours.positions is not None
     base.wpe.weight.copy_(ours.positions.weight)
     base.ln_f.load_state_dict(ours.norm.state_dict())
     for mine, block in zip(ours.layers, base.h, strict=True):
@@ -93,7 +100,7 @@ def copy_gpt(ours: Transformer, theirs: nn.Module) -> None:
 
 
 @torch.no_grad()
-def copy_llama(ours: Transformer, theirs: nn.Module, case: Case) -> None:
+def copy_llama(ours: Any, theirs: Any, case: Case) -> None:
     for parameter in ours.parameters():
         parameter.normal_(0, 0.3)
     theirs.lm_head.weight.copy_(ours.head.weight)
@@ -119,6 +126,62 @@ def test_parameters_are_those_of_the_closed_form(
 ) -> None:
     case = make_case(**shape)
     assert sum(parameter.numel() for parameter in build(case).parameters()) == params(case)
+
+
+class Storages(TorchDispatchMode):
+    """Every storage that an operation made off the meta device, kept alive so that none is reused."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.made: dict[int, torch.UntypedStorage] = {}
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        out = func(*args, **(kwargs or {}))
+        for leaf in tree_leaves(out):
+            if isinstance(leaf, Tensor) and leaf.device.type != "meta":
+                storage = leaf.untyped_storage()
+                self.made[storage.data_ptr()] = storage
+        return out
+
+
+@pytest.mark.parametrize("shape", [{}, GROUPED], ids=["gpt", "llama"])
+def test_building_stores_the_weights_once_and_nothing_else(
+    make_case: Callable[..., Case], shape: dict[str, object]
+) -> None:
+    """No float32 copy, no second table for a tied head; the rotary tables are small."""
+    case = make_case(dtype="bfloat16", vocab=5000, **shape)
+    attend = attention.build(case)
+    with Storages() as storages:
+        build_model(case, attend)
+    stored = sum(storage.nbytes() for storage in storages.made.values())
+    rotary_bytes = 16 * case.seq * case.head_dim * 4 if case.arch == "llama" else 0
+    assert params(case) * 2 <= stored <= params(case) * 2 + rotary_bytes
+
+
+def test_all_layers_share_rotary_tables_that_no_checkpoint_holds(
+    make_case: Callable[..., Case],
+) -> None:
+    model = build(make_case(layers=3, **GROUPED))
+    assert sorted(name for name, _ in model.named_buffers()) == ["cos_S1D", "signed_sin_S1D"]
+    assert sorted(model.state_dict()) == sorted(name for name, _ in model.named_parameters())
+
+
+@pytest.mark.parametrize("shape", [{}, GROUPED], ids=["gpt", "llama"])
+def test_initial_weights_follow_the_depth(
+    make_case: Callable[..., Case], shape: dict[str, object]
+) -> None:
+    case = make_case(layers=8, vocab=2000, **shape)
+    for name, weight in build(case).named_parameters():
+        if name.endswith("bias"):
+            assert not weight.any(), name
+        elif "norm" in name:
+            assert (weight == 1).all(), name
+        else:
+            scaled = name.endswith(("attention.output.weight", "mlp.down.weight"))
+            expected = 0.02 / (4.0 if scaled else 1.0)  # 1 / sqrt(2 * 8 layers)
+            assert weight.std().item() == pytest.approx(expected, rel=0.15), name
 
 
 @pytest.mark.parametrize("shape", [{}, GROUPED], ids=["gpt", "llama"])

@@ -34,7 +34,9 @@ def test_the_folder_holds_all_that_the_report_is(
     names = {path.name for path in tmp_path.iterdir()}
     assert names == {"cases", "figures", "report.html", "results.csv", "results.parquet"}
     figures = {path.name for path in (tmp_path / "figures").iterdir()}
-    assert figures == {f"{what}_by_seq.{end}" for what in ("latency", "tokens") for end in ("png", "svg")}
+    assert figures == {
+        f"{what}_by_seq.{end}" for what in ("latency", "tokens") for end in ("png", "svg")
+    }
     assert page.count("<figure>") == 2
 
 
@@ -44,9 +46,7 @@ def test_nothing_is_fetched(make_record: MakeRecord, tmp_path: Path) -> None:
     assert "default-src 'none'" in page
 
 
-def test_hostile_texts_stay_texts(
-    make_record: MakeRecord, make_case: MakeCase, tmp_path: Path
-) -> None:
+def test_hostile_texts_stay_texts(make_record: MakeRecord, make_case: MakeCase, tmp_path: Path) -> None:
     page = build(
         tmp_path,
         make_record(make_case(model=HOSTILE, seq=32)),
@@ -112,9 +112,11 @@ def test_sorting_in_a_browser(make_record: MakeRecord, make_case: MakeCase, tmp_
     page = build(tmp_path, *made)
     probe = """<script>
       window.onerror = message => document.title = "error " + message;
-      const header = [...document.querySelectorAll("#cases th")].find(th => th.textContent.startsWith("latency"));
+      const headers = [...document.querySelectorAll("#cases th")];
+      const header = headers.find(th => th.textContent.startsWith("latency"));
       const place = [...header.parentElement.children].indexOf(header);
-      const read = () => [...document.querySelectorAll("#cases tbody tr")].map(row => row.cells[place].textContent);
+      const rows = () => [...document.querySelectorAll("#cases tbody tr")];
+      const read = () => rows().map(row => row.cells[place].textContent);
       const orders = [];
       for (let turn = 0; turn < 2; turn++) {
         header.querySelector("button").click();

@@ -132,7 +132,5 @@ def _row_types() -> dict[str, str]:
         **dict.fromkeys(
             ("params", "weight_bytes", "useful_flops", "executed_flops", "min_bytes"), whole
         ),
-        **dict.fromkeys(
-            ("backend_chosen", "gqa", "device_name", "torch", "started_at"), text
-        ),
+        **dict.fromkeys(("backend_chosen", "gqa", "device_name", "torch", "started_at"), text),
     }

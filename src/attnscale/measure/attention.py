@@ -30,19 +30,27 @@ _NAMES = {backend.value: name for name, backend in _PINNED.items()}
 # These take one K and V head a query head only: K and V are repeated in memory for them.
 _NEEDS_EQUAL_HEADS = frozenset({"naive", "naive_inplace", "efficient"})
 
+_CUDA_ONLY = frozenset({"efficient", "cudnn"})
+
 # "Cannot run this" in the words of PyTorch, cuDNN and CUDA. The last two are the grid limit of 65,535.
+# cuDNN's other errors are left out on purpose: its execution failures start with the same words.
 _REFUSALS = (
     "No available kernel",
     "No viable backend",
     "No execution plans support the graph",
-    "cuDNN Frontend error",
+    "No valid engine configs",
+    "No valid execution plans",
+    "no kernel found to launch",
     "is not supported",
+    "does not support",
     "not implemented for",
     "only supports",
-    "invalid argument",
-    "invalid configuration argument",
+    "CUDA error: invalid argument",
+    "CUDA error: invalid configuration argument",
 )
-_HEADER = re.compile(r"(?:Memory efficient|Flash attention|CuDNN attention|cuDNN attention) kernel not used because:")
+_HEADER = re.compile(
+    r"(?:Memory efficient|Flash attention|CuDNN attention|cuDNN attention) kernel not used because:"
+)
 _SOURCE = re.compile(r"\s*\(Triggered internally at .*|\s*\(function \w+\)$|^Exception raised from .*")
 
 
@@ -171,14 +179,14 @@ def _like_the_model(case: Case) -> tuple[Tensor, Tensor, Tensor]:
         device=case.device,
         dtype=getattr(torch, case.dtype),
     )
-    return split_heads(fused, case)
-
-
-def split_heads(fused: Tensor, case: Case) -> tuple[Tensor, Tensor, Tensor]:
-    """Views of ``fused: [batch, seq, (heads + 2 * kv_heads) * head_dim]`` as q, k, v."""
-    heads = fused.unflatten(-1, (-1, case.head_dim)).transpose(1, 2)
-    q, k, v = heads.split([case.heads, case.kv_heads, case.kv_heads], dim=1)
+    heads = split_heads(fused, case.head_dim).transpose(1, 2)
+    q, k, v = torch.split(heads, [case.heads, case.kv_heads, case.kv_heads], dim=1)
     return q, k, v
+
+
+def split_heads(fused: Tensor, head_dim: int) -> Tensor:
+    """[batch, seq, heads * head_dim] as a view, [batch, seq, heads, head_dim]."""
+    return fused.view(*fused.shape[:-1], -1, head_dim)
 
 
 def _reasons(case: Case, error: str, texts: list[str]) -> str:
@@ -190,6 +198,8 @@ def _reasons(case: Case, error: str, texts: list[str]) -> str:
             continue
         if line not in said:
             said.append(line)
-    first = _SOURCE.sub("", error.strip().splitlines()[0]).strip()
-    reasons = "; ".join(said) if said else first
-    return f"{case.backend} on {case.device}: {reasons}"
+    if not said:
+        said = [_SOURCE.sub("", error.strip().splitlines()[0]).strip()]
+        if case.device == "cpu" and case.backend in _CUDA_ONLY:  # no warning says so there
+            said.insert(0, "PyTorch has this kernel for CUDA devices only")
+    return f"{case.backend} on {case.device}: {'; '.join(said)}"

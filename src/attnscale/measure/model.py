@@ -32,11 +32,15 @@ class SelfAttention(nn.Module):
         self.case = case
         self.attend = attention.attend
 
-    def forward(self, x_BSM: Tensor, rotary: tuple[Tensor, Tensor] | None) -> Tensor:  # noqa: N803
-        q, k, v = split_heads(self.qkv(x_BSM), self.case)
+    def forward(self, x_BSM: Tensor, rotary: tuple[Tensor, Tensor] | None) -> Tensor:
+        heads, kv_heads = self.case.heads, self.case.kv_heads
+        fused_BSHD = split_heads(self.qkv(x_BSM), self.case.head_dim)
+        qk_BSHD, v_BSHD = torch.split(fused_BSHD, [heads + kv_heads, kv_heads], dim=2)
         if rotary is not None:
-            q, k = rotate(q, *rotary), rotate(k, *rotary)
-        out_BHSD = self.attend(q, k, v)  # noqa: N806
+            qk_BSHD = rotate(qk_BSHD, *rotary)
+        q_BSHD, k_BSHD = torch.split(qk_BSHD, [heads, kv_heads], dim=2)
+        q, k, v = (each_BSHD.transpose(1, 2) for each_BSHD in (q_BSHD, k_BSHD, v_BSHD))
+        out_BHSD = self.attend(q, k, v)
         return self.output(out_BHSD.transpose(1, 2).flatten(-2))  # type: ignore[no-any-return]
 
 
@@ -48,7 +52,7 @@ class GeluMlp(nn.Module):
         self.up = nn.Linear(case.d_model, case.ffn_dim)
         self.down = nn.Linear(case.ffn_dim, case.d_model)
 
-    def forward(self, x_BSM: Tensor) -> Tensor:  # noqa: N803
+    def forward(self, x_BSM: Tensor) -> Tensor:
         return self.down(F.gelu(self.up(x_BSM), approximate="tanh"))  # type: ignore[no-any-return]
 
 
@@ -60,7 +64,7 @@ class SwiGlu(nn.Module):
         self.gate_up = nn.Linear(case.d_model, 2 * case.ffn_dim, bias=False)
         self.down = nn.Linear(case.ffn_dim, case.d_model, bias=False)
 
-    def forward(self, x_BSM: Tensor) -> Tensor:  # noqa: N803
+    def forward(self, x_BSM: Tensor) -> Tensor:
         gate, up = self.gate_up(x_BSM).chunk(2, dim=-1)
         return self.down(F.silu(gate) * up)  # type: ignore[no-any-return]
 
@@ -75,16 +79,16 @@ class Block(nn.Module):
         self.mlp_norm = _norm(case)
         self.mlp: nn.Module = GeluMlp(case) if case.arch == "gpt" else SwiGlu(case)
 
-    def forward(self, x_BSM: Tensor, rotary: tuple[Tensor, Tensor] | None) -> Tensor:  # noqa: N803
-        x_BSM = x_BSM + self.attention(self.attention_norm(x_BSM), rotary)  # noqa: N806
+    def forward(self, x_BSM: Tensor, rotary: tuple[Tensor, Tensor] | None) -> Tensor:
+        x_BSM = x_BSM + self.attention(self.attention_norm(x_BSM), rotary)
         return x_BSM + self.mlp(self.mlp_norm(x_BSM))  # type: ignore[no-any-return]
 
 
 class Transformer(nn.Module):
     """tokens: [batch, seq] int64 -> logits: [batch, seq, vocab]."""
 
-    cos_SD: Tensor  # noqa: N815
-    sin_SD: Tensor  # noqa: N815
+    cos_S1D: Tensor
+    signed_sin_S1D: Tensor
 
     def __init__(self, case: Case, attention: Attention) -> None:
         super().__init__()
@@ -94,15 +98,15 @@ class Transformer(nn.Module):
         self.norm = _norm(case)
         self.head = nn.Linear(case.d_model, case.vocab, bias=False)
 
-    def forward(self, tokens_BS: Tensor) -> Tensor:  # noqa: N803
-        x_BSM = self.embedding(tokens_BS)  # noqa: N806
+    def forward(self, tokens_BS: Tensor) -> Tensor:
+        x_BSM = self.embedding(tokens_BS)
         rotary = None
         if self.positions is None:
-            rotary = (self.cos_SD, self.sin_SD)
+            rotary = (self.cos_S1D, self.signed_sin_S1D)
         else:
-            x_BSM = x_BSM + self.positions.weight  # noqa: N806
+            x_BSM = x_BSM + self.positions.weight
         for layer in self.layers:
-            x_BSM = layer(x_BSM, rotary)  # noqa: N806
+            x_BSM = layer(x_BSM, rotary)
         return self.head(self.norm(x_BSM))  # type: ignore[no-any-return]
 
 
@@ -113,13 +117,15 @@ def build_model(case: Case, attention: Attention) -> Transformer:
     """
     with torch.device("meta"):
         model = Transformer(case, attention)
+    if case.arch == "gpt":
+        model.head.register_parameter("weight", None)  # to_empty would store the tied weight twice
     model = model.to(getattr(torch, case.dtype)).to_empty(device=case.device)
     if case.arch == "gpt":
         model.head.weight = model.embedding.weight
     else:
-        cos, sin = _rotary_table(case)
-        model.register_buffer("cos_SD", cos, persistent=False)
-        model.register_buffer("sin_SD", sin, persistent=False)
+        cos, signed_sin = _rotary_table(case)
+        model.register_buffer("cos_S1D", cos, persistent=False)
+        model.register_buffer("signed_sin_S1D", signed_sin, persistent=False)
     model.requires_grad_(False)
     _initialise(model, case)
     return model.eval()
@@ -132,20 +138,28 @@ def random_tokens(case: Case) -> Tensor:
     return torch.randint(case.vocab, size, generator=generator, device=case.device)
 
 
-def rotate(x_BHSD: Tensor, cos_SD: Tensor, sin_SD: Tensor) -> Tensor:  # noqa: N803
-    """Rotary positions; dimension i pairs with i + head_dim / 2, as in Hugging Face's Llama."""
-    first, second = x_BHSD.chunk(2, dim=-1)
-    return x_BHSD * cos_SD + torch.cat((-second, first), dim=-1) * sin_SD
+def rotate(x_BSHD: Tensor, cos_S1D: Tensor, signed_sin_S1D: Tensor) -> Tensor:
+    """Rotary positions; dimension i pairs with i + head_dim / 2, as in Hugging Face's Llama.
+
+    Three kernels, once a layer for q and k together: the table carries the minus of the first half.
+    """
+    first, second = x_BSHD.chunk(2, dim=-1)
+    swapped_BSHD = torch.cat((second, first), dim=-1)
+    return torch.addcmul(x_BSHD * cos_S1D, swapped_BSHD, signed_sin_S1D)
 
 
 def _rotary_table(case: Case) -> tuple[Tensor, Tensor]:
-    """cos, sin: [seq, head_dim], computed in float32 and then cast."""
+    """cos, signed sin: [seq, 1, head_dim], computed in float32 and then cast.
+
+    The sine of the first half is negated, since x[i] * cos - x[i + head_dim / 2] * sin is due there.
+    """
     even = torch.arange(0, case.head_dim, 2, device=case.device, dtype=torch.float32)
     frequencies = _ROPE_THETA ** (-even / case.head_dim)
     positions = torch.arange(case.seq, device=case.device, dtype=torch.float32)
-    angles = torch.outer(positions, frequencies).repeat(1, 2)
+    angles = torch.outer(positions, frequencies).unsqueeze(1)
+    cos, sin = angles.cos(), angles.sin()
     dtype = getattr(torch, case.dtype)
-    return angles.cos().to(dtype), angles.sin().to(dtype)
+    return torch.cat((cos, cos), dim=-1).to(dtype), torch.cat((-sin, sin), dim=-1).to(dtype)
 
 
 def _norm(case: Case) -> nn.Module:

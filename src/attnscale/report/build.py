@@ -1,8 +1,8 @@
 """The report of a sweep from its records alone: tables, figures, page.
 
-    results.csv, results.parquet     one row a case
-    figures/*.png, *.svg             scaling curves
-    report.html                      all of it in one file
+results.csv, results.parquet     one row a case
+figures/*.png, *.svg             scaling curves
+report.html                      all of it in one file
 """
 
 import shutil

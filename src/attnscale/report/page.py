@@ -73,7 +73,11 @@ def _columns(table: "pandas.DataFrame") -> list[dict[str, Any]]:
             if name == "latency_ms":
                 cells = [(interval(row), row["latency_ci_low_ms"]) for _, row in table.iterrows()]
                 columns.append(
-                    {"header": "95% interval", "numeric": True, "cells": [(t, _sortable(v)) for t, v in cells]}
+                    {
+                        "header": "95% interval",
+                        "numeric": True,
+                        "cells": [(t, _sortable(v)) for t, v in cells],
+                    }
                 )
     for name, header in (("backend_chosen", "PyTorch chose"), ("gqa", "GQA")):
         columns.append({"header": header, "numeric": False, "cells": _cells(table[name])})
@@ -82,11 +86,23 @@ def _columns(table: "pandas.DataFrame") -> list[dict[str, Any]]:
 
 def _cells(column: "pandas.Series[Any]", unit: int = 1) -> list[tuple[str, str]]:
     if column.dtype == "string" or column.dtype == "boolean":
-        texts = ["-" if missing else str(value) for value, missing in zip(column, column.isna(), strict=True)]
+        texts = [
+            "-" if missing else str(value) for value, missing in zip(column, column.isna(), strict=True)
+        ]
         return [(text, "" if text == "-" else text) for text in texts]
-    plain = column.name in ("seq", "batch", "heads", "kv_heads", "head_dim", "layers", "ffn_dim", "vocab")
+    plain = column.name in (
+        "seq",
+        "batch",
+        "heads",
+        "kv_heads",
+        "head_dim",
+        "layers",
+        "ffn_dim",
+        "vocab",
+    )
     return [
-        (str(value) if plain and unit == 1 else number(value, unit), _sortable(value)) for value in column
+        (str(value) if plain and unit == 1 else number(value, unit), _sortable(value))
+        for value in column
     ]
 
 

@@ -27,7 +27,7 @@ _DASHES: dict[str, Any] = dict(
 _PANELS_A_FIGURE = 12
 _TICKS_AT_MOST = 12
 _MARK_POINTS = 10.5  # height of one row of marks above a panel
-_RC = {
+_RC: dict[Any, Any] = {
     "svg.hashsalt": "attnscale",  # the same bytes at every build
     "svg.fonttype": "none",
     "font.size": 9,
@@ -52,7 +52,9 @@ class Metric:
 
 
 METRICS = (
-    Metric("latency_ms", "latency (ms)", "latency", interval=("latency_ci_low_ms", "latency_ci_high_ms")),
+    Metric(
+        "latency_ms", "latency (ms)", "latency", interval=("latency_ci_low_ms", "latency_ci_high_ms")
+    ),
     Metric("tokens_per_s", "throughput (tokens/s)", "tokens"),
     Metric("peak_allocated_bytes", "peak memory allocated (GiB)", "memory", unit=2.0**30),
 )
@@ -70,7 +72,7 @@ def draw_all(table: "pandas.DataFrame", folder: Path) -> list[Figure]:
     """Every figure of a sweep into ``folder``; a metric that no case has gets none."""
     figures: list[Figure] = []
     swept = swept_axes(table)
-    x_axes = [axis for axis in swept if axis in NUMERIC_AXES]
+    x_axes: list[str | None] = [axis for axis in swept if axis in NUMERIC_AXES]
     for metric in METRICS:
         if table[metric.column].notna().any():
             for x in x_axes or [None]:
@@ -90,9 +92,7 @@ def _draw(
         yield _draw_figure(table, metric, x, chunk, path)
 
 
-def _panels(
-    table: "pandas.DataFrame", facets: Sequence[str]
-) -> list[tuple[str, "pandas.DataFrame"]]:
+def _panels(table: "pandas.DataFrame", facets: Sequence[str]) -> list[tuple[str, "pandas.DataFrame"]]:
     """A panel for every combination of the facets: its title and its rows."""
     if not facets:
         return [("", table)]
@@ -141,9 +141,7 @@ def _draw_figure(
     return Figure(path, f"{what}: {drawn} cases of {', '.join(names)}. {missing}".strip())
 
 
-def _lines(
-    ax: "Axes", rows: "pandas.DataFrame", metric: Metric, x: str, names: Sequence[str]
-) -> None:
+def _lines(ax: "Axes", rows: "pandas.DataFrame", metric: Metric, x: str, names: Sequence[str]) -> None:
     import seaborn
 
     known = _numbers(rows, metric, [x])
@@ -240,27 +238,25 @@ def _bars(ax: "Axes", rows: "pandas.DataFrame", metric: Metric, names: Sequence[
         legend=False,
         ax=ax,
     )
-    values = known.set_index("backend")
-    states = rows.set_index("backend")["status"]
+    rows_by_name = {str(row["backend"]): row for _, row in known.iterrows()}
+    states = {str(row["backend"]): str(row["status"]) for _, row in rows.iterrows()}
     for place, name in enumerate(names):
-        if name not in values.index:
-            text, end = states.get(name, "not asked for"), 0.0
-        else:
-            end = values.loc[name, metric.column]
+        text, end = states.get(name, "not asked for"), 0.0
+        if name in rows_by_name:
+            row = rows_by_name[name]
+            end = float(row[metric.column])
             text = _plain(end)
-            if metric.interval:
-                low, high = (values.loc[name, column] for column in metric.interval)
+            if metric.interval and not row[list(metric.interval)].isna().any():
+                low, high = (float(row[column]) for column in metric.interval)
                 ax.hlines(place, low, high, color="black", linewidth=1.4)
-                end = max(end, high) if high == high else end
+                end = max(end, high)
         ax.annotate(text, (end, place), xytext=(4, 0), textcoords="offset points", va="center")
     ax.margins(x=0.15)
     ax.grid(visible=False, axis="y")
     ax.set_ylabel("")
 
 
-def _numbers(
-    rows: "pandas.DataFrame", metric: Metric, also: Sequence[str]
-) -> "pandas.DataFrame":
+def _numbers(rows: "pandas.DataFrame", metric: Metric, also: Sequence[str]) -> "pandas.DataFrame":
     """The rows that have the metric, as plain floats in the metric's unit."""
     columns = [metric.column, *(metric.interval or ()), *also]
     known = rows[rows[metric.column].notna()].copy()

@@ -32,9 +32,7 @@ class SweepLauncher(Launcher):
         self.task_function = task_function
         self.config = config
 
-    def launch(
-        self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int
-    ) -> Sequence[Any]:
+    def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[Any]:
         """Ends the process with the sweep's exit code. InvalidConfig before anything ran."""
         from attnscale import job
 

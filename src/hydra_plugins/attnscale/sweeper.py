@@ -13,6 +13,8 @@ from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
+from attnscale.case import InvalidConfig
+
 
 @dataclass(kw_only=True)
 class GridSweeperConfig:
@@ -65,7 +67,10 @@ class GridSweeper(Sweeper):
 
 
 def grid(overrides: Sequence[Override]) -> list[list[str]]:
-    """Every combination; the leftmost key is outermost, and a key's last mention wins."""
+    """Every combination; the leftmost key is outermost, and a key's last mention wins.
+
+    InvalidConfig when a key has no value at all.
+    """
     axes: dict[str, list[str]] = {}
     for override in overrides:
         key = override.get_key_element()
@@ -73,5 +78,10 @@ def grid(overrides: Sequence[Override]) -> list[list[str]]:
             values = list(override.sweep_string_iterator())
         else:
             values = [override.get_value_element_as_str()]
+        if not values:
+            given = (override.input_line or "").partition("=")[2]
+            raise InvalidConfig(
+                key.lstrip("+"), given, "no value matches, and an empty grid is no sweep"
+            )
         axes[key.lstrip("+")] = [f"{key}={value}" for value in values]
     return [list(point) for point in itertools.product(*axes.values())]

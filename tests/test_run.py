@@ -1,0 +1,274 @@
+"""``run.py`` as a user types it: sweeps, single cases, exit codes, and that nothing is left half done.
+
+Most run in this process, for torch takes seconds to import; HYDRA_FULL_ERROR and argv are restored.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import run as command_line
+from attnscale import job, sweep
+from attnscale.case import Case
+from attnscale.measure import forward
+from attnscale.record import Outcome, Record, Status, read_sweep
+from attnscale.sweep import Job, new_folder, run_sweep
+
+ROOT = Path(__file__).parent.parent
+TINY = [
+    "device=cpu",
+    "heads=2",
+    "head_dim=8",
+    "layers=1",
+    "vocab=64",
+    "timing=quick",
+    "tracker=none",
+    "dtype=float32",
+]
+
+
+@pytest.fixture
+def attnscale_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
+    """Run the command line in another working directory; its exit code."""
+
+    def call(*overrides: str) -> int:
+        monkeypatch.setenv("HYDRA_FULL_ERROR", "0")
+        monkeypatch.setattr(sys, "argv", ["run.py", *overrides, *TINY, f"output_dir={tmp_path / 'out'}"])
+        with pytest.raises(SystemExit) as ended:
+            command_line.cli()
+        assert isinstance(ended.value.code, int)
+        return ended.value.code
+
+    monkeypatch.chdir(tmp_path)
+    return call
+
+
+def only_sweep(tmp_path: Path) -> Path:
+    (folder,) = (tmp_path / "out").iterdir()
+    return folder
+
+
+def records_of(tmp_path: Path) -> list[Record]:
+    records, skipped = read_sweep(only_sweep(tmp_path))
+    assert skipped == []
+    return records
+
+
+def test_a_grid_on_a_cpu(
+    attnscale_run: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert attnscale_run("-m", "backend=flash,math,cudnn", "seq=16,32") == 0
+    found = {(r.case.backend, r.case.seq): r.outcome.status for r in records_of(tmp_path)}
+    assert found == {
+        (backend, seq): Status.UNSUPPORTED if backend == "cudnn" else Status.OK
+        for backend in ("flash", "math", "cudnn")
+        for seq in (16, 32)
+    }
+    out, err = capsys.readouterr()
+    assert f"report: {only_sweep(tmp_path) / 'report.html'}" in out
+    assert max(len(line) for line in out.splitlines() if " ok" in line) <= 80
+    assert "[6/6]" in err
+
+
+def test_one_case_prints_all_that_it_measured(
+    attnscale_run: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert attnscale_run("backend=flash", "seq=32") == 0
+    out, _ = capsys.readouterr()
+    for name in ("latency_ms", "first_call_ms", "tokens_per_s", "peak_allocated_bytes", "useful_flops"):
+        assert name in out
+    assert len(records_of(tmp_path)) == 1
+
+
+@pytest.mark.parametrize("flag", [["-m"], []], ids=["with-m", "without-m"])
+def test_a_sweep_file_sweeps_from_any_folder_and_the_command_line_wins(
+    attnscale_run: Callable[..., int], tmp_path: Path, flag: list[str]
+) -> None:
+    assert attnscale_run(*flag, "sweeps=smoke", "seq=8", "backend=math,flash") == 0
+    assert [(r.case.backend, r.case.seq) for r in records_of(tmp_path)] == [("math", 8), ("flash", 8)]
+
+
+def test_a_repeated_value_runs_once_with_a_notice(
+    attnscale_run: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert attnscale_run("seq=16,16,16") == 0
+    assert len(records_of(tmp_path)) == 1
+    assert "is asked for 2 times more; it runs once" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("overrides", "line"),
+    [
+        (["backend=flash,math,falsh"], "attnscale: backend=falsh: must be one of auto, cudnn"),
+        (["seq=16,32,1k"], "attnscale: seq=1k: a whole number"),
+        (["seq=16,-1"], "attnscale: seq=-1: a whole number of tokens from 1"),
+        (["seq=range(0.1,0.4,0.1)"], "attnscale: seq=0.1: a whole number"),
+        (["seq=glob(*)"], "attnscale: seq=glob(*): no value matches"),
+        (["backend=glob(x*)"], "attnscale: backend=glob(x*): no value matches"),
+        (["+nope=1"], "attnscale: nope=1: there is no such key"),
+        (["kv_heads=1,2"], "attnscale: kv_heads=1: arch=gpt has no grouped heads"),
+        (["sweeps=typo"], "attnscale: sweeps=typo: must be one of batch"),
+        (["hydra.mode=RUN"], "attnscale: hydra.mode=RUN: leave it out"),
+        (["device=cuda"], "attnscale: device=cuda: no CUDA device"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+def test_nothing_runs_when_one_point_is_bad(
+    attnscale_run: Callable[..., int],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    overrides: list[str],
+    line: str,
+) -> None:
+    monkeypatch.setattr(job, "measure", lambda case: pytest.fail("a case ran"))
+    if "device=cuda" in overrides:
+        monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+        overrides = ["++device=cuda"]
+        monkeypatch.setattr(sys.modules[__name__], "TINY", [x for x in TINY if x != "device=cpu"])
+    assert attnscale_run(*overrides) == 2
+    _, err = capsys.readouterr()
+    assert err.startswith(line)
+    assert len(err.splitlines()) == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_failed_case_is_exit_1_and_its_neighbours_run(
+    attnscale_run: Callable[..., int],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    real = forward.measure
+
+    def measure(case: Case) -> Outcome:
+        if case.seq == 16:
+            return Outcome(status=Status.FAILED, reason="RuntimeError: on purpose", traceback="Trace")
+        return real(case)
+
+    monkeypatch.setattr(job, "measure", measure)
+    assert attnscale_run("seq=8,16,32") == 1
+    assert [r.outcome.status for r in records_of(tmp_path)] == [Status.OK, Status.FAILED, Status.OK]
+    out, _ = capsys.readouterr()
+    assert "failed: gpt-flash-s16" in out
+    assert "RuntimeError: on purpose (more in " in out
+
+
+def test_an_out_of_memory_case_is_an_answer(
+    attnscale_run: Callable[..., int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job, "measure", lambda case: Outcome(status=Status.OOM, reason="2 GiB too much"))
+    assert attnscale_run("seq=8,16") == 0
+    assert "2 GiB too much" in (only_sweep(tmp_path) / "report.html").read_text()
+
+
+def test_a_record_is_on_disk_the_moment_its_case_ends(
+    attnscale_run: Callable[..., int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = forward.measure
+    seen: list[int] = []
+
+    def measure(case: Case) -> Outcome:
+        seen.append(len(read_sweep(only_sweep(tmp_path))[0]))
+        return real(case)
+
+    monkeypatch.setattr(job, "measure", measure)
+    assert attnscale_run("seq=8,16,32") == 0
+    assert seen == [0, 1, 2]
+
+
+def test_a_record_says_where_and_how_it_was_made(
+    attnscale_run: Callable[..., int], tmp_path: Path
+) -> None:
+    attnscale_run("seq=8")
+    (record,) = records_of(tmp_path)
+    path = only_sweep(tmp_path) / "cases" / record.case.folder_name / "record.json"
+    raw = json.loads(path.read_text())
+    assert raw["schema_version"] == 1
+    assert raw["sweep_id"] == only_sweep(tmp_path).name
+    assert raw["environment"]["command"].startswith("python run.py seq=8")
+    assert len(raw["outcome"]["samples_ms"]) == 7
+    assert raw["environment"]["nulls"]["gpu_uuid"] == "device is cpu"
+
+
+def test_sweeps_of_one_second_never_share_a_folder(tmp_path: Path) -> None:
+    folders = {new_folder(tmp_path) for _ in range(5)}
+    assert len(folders) == 5
+
+
+def test_an_output_dir_that_is_a_file_is_one_line(
+    attnscale_run: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "out").write_text("a file")
+    assert attnscale_run("seq=8") == 2
+    assert "output_dir=" in capsys.readouterr().err
+
+
+def test_an_interrupted_sweep_reports_what_is_done(
+    make_record: Callable[..., Record],
+    make_case: Callable[..., Case],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from attnscale.record import write
+
+    def good() -> Record:
+        record = make_record(make_case(seq=8))
+        write(record, tmp_path)
+        return record
+
+    def interrupted() -> Record:
+        raise KeyboardInterrupt
+
+    jobs = [
+        Job(make_case(seq=8), good),
+        Job(make_case(seq=16), interrupted),
+        Job(make_case(seq=32), good),
+    ]
+    assert run_sweep(jobs, tmp_path, None) == sweep.EXIT_INTERRUPTED == 130
+    assert (tmp_path / "report.html").is_file()
+    assert "2 of 3 cases did not run" in capsys.readouterr().out
+
+
+def test_ctrl_c_in_a_real_process(tmp_path: Path) -> None:
+    command = [
+        sys.executable,
+        "run.py",
+        *TINY,
+        "seq=8,16,32,64",
+        f"output_dir={tmp_path}",
+        "timing.samples=1000000",
+    ]
+    process = subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ
+    )
+    deadline = time.monotonic() + 60
+    while not list(tmp_path.glob("*/cases/*/record.json")) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert "report: " in out
+    assert "Traceback" not in err
+
+
+def test_help_is_quick_because_nothing_heavy_loads() -> None:
+    code = (
+        "import sys; sys.argv = ['run.py', '--help']; import run\n"
+        "try: run.cli()\n"
+        "finally:\n"
+        "    heavy = {'torch', 'wandb', 'pandas', 'seaborn', 'matplotlib', 'scipy'} & set(sys.modules)\n"
+        "    assert not heavy, heavy\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "tokens in each sequence" in done.stdout
