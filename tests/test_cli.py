@@ -65,3 +65,27 @@ def test_version() -> None:
 @pytest.mark.parametrize("words", ["report", "Rebuild tables, figures"])
 def test_help_names_the_commands(words: str) -> None:
     assert words in CliRunner().invoke(app, ["--help"]).stdout
+
+
+def test_help_answers_without_the_heavy_libraries() -> None:
+    code = """
+import sys
+from typer.testing import CliRunner
+from attnscale.cli import app
+assert CliRunner().invoke(app, ["report", "--help"]).exit_code == 0
+print(sorted({"pandas", "numpy", "matplotlib", "seaborn", "jinja2", "torch"} & set(sys.modules)))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_a_damaged_record_is_named_and_the_rest_is_reported(
+    make_record: Callable[..., Record], make_case: Callable[..., Case], tmp_path: Path
+) -> None:
+    records.write(make_record(), tmp_path)
+    damaged = records.write(make_record(make_case(seq=32)), tmp_path)
+    damaged.write_text(damaged.read_text()[:100])
+    done = CliRunner().invoke(app, ["report", str(tmp_path)])
+    assert done.exit_code == 0
+    assert f"not read: {damaged}: " in done.stdout
+    assert damaged.parent.name in (tmp_path / "report.html").read_text()

@@ -27,8 +27,8 @@ def test_one_row_a_case_with_nulls_that_are_null(make_record: MakeRecord, make_c
 
 def test_every_measured_column_names_its_unit(make_record: MakeRecord) -> None:
     table = frame([make_record()])
-    floats = [column for column in table if table[column].dtype == "Float64"]
-    assert all(str(column).endswith(("_ms", "_per_s", "_seconds")) for column in floats)
+    floats = [str(column) for column in table if table[column].dtype == "Float64"]
+    assert all(column.endswith(("_ms", "_per_s", "_seconds")) for column in floats)
 
 
 @pytest.mark.parametrize(
@@ -73,6 +73,46 @@ def test_swept_axes(
     assert not set(axes) & set(fixed_axes(table))
 
 
+@pytest.mark.parametrize(
+    ("variants", "axes"),
+    [
+        (
+            [{"heads": h, "head_dim": d} for h, d in ((2, 8), (4, 8), (2, 16), (4, 16), (8, 16))],
+            ("heads", "head_dim"),
+        ),
+        ([{"heads": 8, "kv_heads": k, "arch": "llama"} for k in (1, 2, 8)], ("kv_heads",)),
+        ([{"ffn_dim": f} for f in (64, 128)], ("ffn_dim",)),
+        ([{"seq": 16, "batch": 4}, {"seq": 64, "batch": 1}], ("seq", "batch")),
+        ([{"model": "a", "seq": 16}, {"model": "b", "seq": 32}], ("model", "seq")),
+        ([{"backend": "flash", "dtype": "float16"}, {"backend": "math"}], ("dtype",)),
+        ([{"arch": "gpt"}, {"arch": "llama", "ffn_dim": 96}], ("arch",)),
+    ],
+    ids=["ffn-follows-two", "kv-alone", "ffn-alone", "together", "preset-and-seq", "by-backend", "arch"],
+)
+def test_an_axis_asked_for_is_never_taken_for_a_follower(
+    make_record: MakeRecord,
+    make_case: MakeCase,
+    variants: list[dict[str, object]],
+    axes: tuple[str, ...],
+) -> None:
+    assert swept_axes(frame([make_record(make_case(**values)) for values in variants])) == axes
+
+
+def test_a_text_that_looks_like_null_is_kept(
+    make_record: MakeRecord, make_case: MakeCase, tmp_path: Path
+) -> None:
+    labels = ["None", "NA", "null", 'a,"b"', "1e3"]
+    table = frame([make_record(make_case(model=label)) for label in labels])
+    write_tables(table, tmp_path)
+    assert pd.read_parquet(tmp_path / "results.parquet")["model"].tolist() == labels
+    csv = pd.read_csv(tmp_path / "results.csv", keep_default_na=False, na_values=[""])
+    assert csv["model"].tolist() == labels
+
+
+def test_no_record_is_an_empty_table_with_all_columns(make_record: MakeRecord) -> None:
+    assert list(frame([])) == list(frame([make_record()]))
+
+
 def test_tables_are_read_back_the_same(
     make_record: MakeRecord, make_case: MakeCase, tmp_path: Path
 ) -> None:
@@ -92,7 +132,9 @@ def test_without_pyarrow_the_rest_is_written_and_the_note_says_how(
         raise ImportError("pyarrow")
 
     monkeypatch.setattr(pd.DataFrame, "to_parquet", missing)
+    (tmp_path / "results.parquet").write_text("of an earlier build")
     notes = write_tables(frame([make_record()]), tmp_path)
+    assert not (tmp_path / "results.parquet").exists()
     assert "pip install pyarrow" in notes[0]
     assert (tmp_path / "results.csv").is_file()
 
@@ -108,6 +150,18 @@ def test_the_fastest_with_ties_called_ties(make_record: MakeRecord, make_case: M
     (answer,) = fastest(frame(rows))
     assert (answer.fastest, answer.ties, answer.runner_up) == ("flash", ["cudnn"], "math")
     assert answer.ratio == 2.5
+    assert answer.without == {"efficient": "oom"}
+
+
+def test_without_intervals_nothing_can_be_told_apart(
+    make_record: MakeRecord, make_case: MakeCase
+) -> None:
+    table = frame(
+        [make_record(make_case(backend=b), latency_ms=ms) for b, ms in (("math", 9), ("flash", 1))]
+    )
+    table[["latency_ci_low_ms", "latency_ci_high_ms"]] = pd.NA
+    (answer,) = fastest(table)
+    assert (answer.fastest, answer.ties, answer.runner_up) == ("flash", ["math"], None)
 
 
 def test_a_shape_where_all_failed_has_no_fastest(make_record: MakeRecord, make_case: MakeCase) -> None:

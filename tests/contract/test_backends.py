@@ -31,7 +31,7 @@ CUDA = pytest.param(
     "cuda",
     marks=[pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")],
 )
-# What may be refused, and by whom; anything else must run.
+# What may be refused, and by whom; anything else must run. On CUDA cuDNN may also refuse one token.
 MAY_REFUSE = {
     "cpu": {(name, dtype) for name in ("efficient", "cudnn") for dtype in TOLERANCE},
     "cuda": {("flash", "float32"), ("cudnn", "float32")},
@@ -65,7 +65,8 @@ def test_backend_agrees_with_the_reference_or_says_why_not(
     built = attention.build(case)
     refusal = attention.why_refused(case, built)
     if refusal is not None:
-        assert (backend, dtype) in MAY_REFUSE[device], refusal
+        one_token = (backend, device, case.seq) == ("cudnn", "cuda", 1)
+        assert one_token or (backend, dtype) in MAY_REFUSE[device], refusal
         assert refusal.startswith(f"{backend} on {device}: ")
         assert "\n" not in refusal
         return

@@ -140,7 +140,9 @@ def test_the_inplace_mask_copies_nothing(make_case: Callable[..., Case]) -> None
     for backend in ("naive", "naive_inplace"):
         case = make_case(backend=backend)
         q, k, v = (torch.randn(2, 4, 16, 8) for _ in range(3))
-        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        with torch.profiler.profile(
+            activities=[torch.profiler.ProfilerActivity.CPU], acc_events=True
+        ) as profile:
             attention.build(case).attend(q, k, v)
         names = [event.name for event in profile.events()]
         counts[backend] = (names.count("aten::masked_fill"), names.count("aten::masked_fill_"))

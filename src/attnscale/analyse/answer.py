@@ -1,6 +1,6 @@
 """Which backend was fastest at each shape, and whether the intervals allow to say so."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -10,21 +10,24 @@ if TYPE_CHECKING:
     import pandas
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
     """The ranking at one shape."""
 
     shape: str
     """Swept axes and their values; empty when only the backend was swept."""
-    fastest: str | None
+    fastest: str | None = None
     """None when no case of this shape is ok."""
-    latency_ms: float | None
-    ties: Sequence[str]
+    latency_ms: float | None = None
+    """Of the fastest."""
+    ties: Sequence[str] = ()
     """Backends whose 95% interval overlaps that of the fastest: too close to call."""
-    runner_up: str | None
+    runner_up: str | None = None
     """The fastest backend that is not a tie."""
-    ratio: float | None
+    ratio: float | None = None
     """Latency of the runner-up over that of the fastest."""
+    without: Mapping[str, str]
+    """Backend -> status of the cases that are not ok and so not compared."""
 
 
 def fastest(table: "pandas.DataFrame") -> list[Answer]:
@@ -39,15 +42,21 @@ def fastest(table: "pandas.DataFrame") -> list[Answer]:
 
 
 def _answer(shape: str, rows: "pandas.DataFrame") -> Answer:
-    ok = rows[(rows["status"] == "ok") & rows["latency_ms"].notna()].sort_values("latency_ms")
+    is_ok = (rows["status"] == "ok") & rows["latency_ms"].notna()
+    without = {str(row["backend"]): str(row["status"]) for _, row in rows[~is_ok].iterrows()}
+    ok = rows[is_ok].sort_values("latency_ms", kind="stable")
     if ok.empty:
-        return Answer(shape, None, None, (), None, None)
-    best = ok.iloc[0]
-    rest = ok.iloc[1:]
-    # Without both intervals nothing can be told apart.
-    overlaps = ~(rest["latency_ci_low_ms"] > best["latency_ci_high_ms"]).fillna(value=False).astype(bool)
-    ties = [str(name) for name in rest[overlaps]["backend"]]
-    slower = rest[~overlaps]
-    runner_up = None if slower.empty else str(slower.iloc[0]["backend"])
-    ratio = None if slower.empty else float(slower.iloc[0]["latency_ms"] / best["latency_ms"])
-    return Answer(shape, str(best["backend"]), float(best["latency_ms"]), ties, runner_up, ratio)
+        return Answer(shape=shape, without=without)
+    best, rest = ok.iloc[0], ok.iloc[1:]
+    # A comparison with a missing interval is null: then nothing can be told apart.
+    slower = (rest["latency_ci_low_ms"] > best["latency_ci_high_ms"]).fillna(value=False).astype(bool)
+    behind = rest[slower]
+    return Answer(
+        shape=shape,
+        fastest=str(best["backend"]),
+        latency_ms=float(best["latency_ms"]),
+        ties=[str(name) for name in rest[~slower]["backend"]],
+        runner_up=None if behind.empty else str(behind["backend"].iloc[0]),
+        ratio=None if behind.empty else float(behind["latency_ms"].iloc[0] / best["latency_ms"]),
+        without=without,
+    )

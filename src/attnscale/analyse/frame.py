@@ -4,14 +4,16 @@ Also which columns were swept, for a plot or a table may show only those and mus
 one that nobody looks at.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attnscale.record import Record
+from attnscale.record import Record, write_atomically
 
 if TYPE_CHECKING:
     import pandas
+
+NUMERIC_AXES = ("seq", "batch", "heads", "kv_heads", "head_dim", "layers", "ffn_dim", "vocab")
 
 AXES = (
     "model",
@@ -19,8 +21,8 @@ AXES = (
     "seq",
     "batch",
     "heads",
-    "kv_heads",
     "head_dim",
+    "kv_heads",
     "layers",
     "ffn_dim",
     "vocab",
@@ -32,9 +34,19 @@ AXES = (
     "timing_samples",
     "timing_max_seconds",
 )
-"""Every swept column but backend, which is the hue of every figure."""
+"""Every swept column but backend, which is the hue of every figure. Leaders before followers."""
 
-NUMERIC_AXES = ("seq", "batch", "heads", "kv_heads", "head_dim", "layers", "ffn_dim", "vocab")
+_LEADERS: Mapping[str, tuple[str, ...]] = {
+    "arch": ("model",),
+    "heads": ("model",),
+    "head_dim": ("model",),
+    "kv_heads": ("model", "arch", "heads"),
+    "layers": ("model",),
+    "ffn_dim": ("model", "arch", "heads", "head_dim"),
+    "vocab": ("model",),
+}
+"""The axes that a preset or a default derives from others. All other axes are always asked for: two
+of them that happen to change together are two axes all the same."""
 
 
 def frame(records: Sequence[Record]) -> "pandas.DataFrame":
@@ -42,20 +54,22 @@ def frame(records: Sequence[Record]) -> "pandas.DataFrame":
     import pandas as pd
 
     rows = [_row(record) for record in records]
-    table = pd.DataFrame(rows, columns=list(_row_types()))
-    return table.astype(_row_types())
+    types = _column_types()
+    return pd.DataFrame(rows, columns=list(types), dtype=object).astype(types)
 
 
 def swept_axes(table: "pandas.DataFrame") -> tuple[str, ...]:
-    """The axes with more than one value, each of which says something that those before it do not.
+    """The axes with more than one value, without those that merely follow others.
 
-    An axis that follows one that was swept is left out: with model presets all shapes follow
-    ``model``; with heads swept, kv_heads and ffn_dim follow ``heads``.
+    With model presets swept, the shapes follow ``model``; with heads swept, kv_heads and ffn_dim
+    follow ``heads``; with heads and head_dim swept, ffn_dim follows the two together.
     """
-    varying = [axis for axis in AXES if table[axis].nunique(dropna=False) > 1]
     kept: list[str] = []
-    for axis in varying:
-        if not any(_follows(table, axis, leader) for leader in kept):
+    for axis in AXES:
+        if table[axis].nunique(dropna=False) <= 1:
+            continue
+        leaders = [leader for leader in _LEADERS.get(axis, ()) if leader in kept]
+        if not (leaders and _follows(table, axis, leaders)):
             kept.append(axis)
     return tuple(kept)
 
@@ -71,18 +85,26 @@ def backends(table: "pandas.DataFrame") -> list[str]:
 
 
 def write_tables(table: "pandas.DataFrame", folder: Path) -> list[str]:
-    """Write results.csv and results.parquet; notes on what could not be written."""
-    table.to_csv(folder / "results.csv", index=False)
+    """Write results.csv and results.parquet; notes on what could not be written.
+
+    A null is an empty field of the CSV. pandas reads a text such as "None" as null too, unless it is
+    told ``keep_default_na=False, na_values=[""]``; the Parquet file needs no such care.
+    """
+    write_atomically(folder / "results.csv", table.to_csv(index=False, lineterminator="\n"))
+    parquet = folder / "results.parquet"
+    unfinished = folder / ".results.parquet.unfinished"
     try:
-        table.to_parquet(folder / "results.parquet", index=False, engine="pyarrow")
+        table.to_parquet(unfinished, index=False, engine="pyarrow")
     except ImportError:
+        parquet.unlink(missing_ok=True)  # of an earlier build: it would disagree with the CSV
         return ["results.parquet is not written: it needs pyarrow (pip install pyarrow)"]
+    unfinished.replace(parquet)
     return []
 
 
-def _follows(table: "pandas.DataFrame", axis: str, leader: str) -> bool:
-    """Whether every value of ``leader`` fixes one of ``axis``."""
-    return bool((table.groupby(leader, dropna=False)[axis].nunique(dropna=False) <= 1).all())
+def _follows(table: "pandas.DataFrame", axis: str, leaders: list[str]) -> bool:
+    """Whether the values of ``leaders`` together fix that of ``axis``."""
+    return bool((table.groupby(leaders, dropna=False)[axis].nunique(dropna=False) <= 1).all())
 
 
 def _row(record: Record) -> dict[str, Any]:
@@ -92,7 +114,6 @@ def _row(record: Record) -> dict[str, Any]:
     return {
         "key": record.key,
         "slug": record.slug,
-        "backend": fields.pop("backend"),
         **fields,
         "d_model": case.d_model,
         **{f"timing_{name}": value for name, value in timing.items()},
@@ -109,28 +130,20 @@ def _row(record: Record) -> dict[str, Any]:
     }
 
 
-def _row_types() -> dict[str, str]:
+def _column_types() -> dict[str, str]:
     """Column -> pandas type, in the order of the columns."""
-    text, whole, number = "string", "Int64", "Float64"
-    counts = ("seq", "batch", "heads", "kv_heads", "head_dim", "layers", "ffn_dim", "vocab")
-    return {
-        **dict.fromkeys(("key", "slug", "backend", "model", "arch"), text),
-        **dict.fromkeys(counts, whole),
-        "dtype": text,
-        "causal": "boolean",
-        "device": text,
-        **dict.fromkeys(("seed", "d_model", "timing_warmup", "timing_samples"), whole),
-        "timing_max_seconds": number,
-        **dict.fromkeys(("status", "reason"), text),
-        **dict.fromkeys(
-            ("latency_ms", "latency_ci_low_ms", "latency_ci_high_ms", "first_call_ms", "tokens_per_s"),
-            number,
-        ),
-        **dict.fromkeys(
-            ("peak_allocated_bytes", "peak_reserved_bytes", "baseline_allocated_bytes", "samples"), whole
-        ),
-        **dict.fromkeys(
-            ("params", "weight_bytes", "useful_flops", "executed_flops", "min_bytes"), whole
-        ),
-        **dict.fromkeys(("backend_chosen", "gqa", "device_name", "torch", "started_at"), text),
-    }
+    by_type = (
+        ("string", "key slug backend model arch"),
+        ("Int64", "seq batch heads kv_heads head_dim d_model layers ffn_dim vocab"),
+        ("string", "dtype"),
+        ("boolean", "causal"),
+        ("string", "device"),
+        ("Int64", "seed timing_warmup timing_samples"),
+        ("Float64", "timing_max_seconds"),
+        ("string", "status reason"),
+        ("Float64", "latency_ms latency_ci_low_ms latency_ci_high_ms first_call_ms tokens_per_s"),
+        ("Int64", "peak_allocated_bytes peak_reserved_bytes baseline_allocated_bytes samples"),
+        ("Int64", "params weight_bytes useful_flops executed_flops min_bytes"),
+        ("string", "backend_chosen gqa device_name torch started_at"),
+    )
+    return {name: kind for kind, names in by_type for name in names.split()}

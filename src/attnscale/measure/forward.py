@@ -117,7 +117,8 @@ def _outcome_of(error: Exception) -> Outcome:
     first_line = next(iter(str(error).strip().splitlines()), "")
     reason = f"{type(error).__name__}: {first_line}" if first_line else type(error).__name__
     if _is_out_of_memory(error):
-        return Outcome(status=Status.OOM, reason=reason)
+        advice = " If reserved but unallocated memory"  # torch's, on its allocator's settings
+        return Outcome(status=Status.OOM, reason=reason.partition(advice)[0])
     return Outcome(
         status=Status.FAILED, reason=reason, traceback="".join(traceback.format_exception(error))
     )

@@ -1,11 +1,10 @@
 """The report of a sweep from its records alone: tables, figures, page.
 
-results.csv, results.parquet     one row a case
-figures/*.png, *.svg             scaling curves
-report.html                      all of it in one file
+- results.csv, results.parquet: one row a case
+- figures/*.png, *.svg: scaling curves, or bars where no numeric axis was swept
+- report.html: all of it in one file
 """
 
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
     import pandas
 
 PAGE_NAME = "report.html"
+FIGURES_FOLDER = "figures"
 
 
 class ReportError(ValueError):
@@ -42,23 +42,40 @@ class Report:
 
 
 def build_report(folder: Path) -> Report:
-    """Read every record under ``folder`` and write its report there. ReportError when it holds none."""
+    """Read every record under ``folder`` and write its report there.
+
+    ReportError when it holds none or can't be written to.
+    """
     if not folder.is_dir():
         raise ReportError(f"{folder}: there is no such folder")
     records, skipped = read_sweep(folder)
     if not records:
         unread = f"; {skipped[0].path.parent.name}: {skipped[0].why}" if skipped else ""
         raise ReportError(f"{folder}: no readable record in {CASES_FOLDER}/*/record.json{unread}")
+    try:
+        return _write(folder, records, skipped)
+    except OSError as error:
+        where = error.filename or folder
+        raise ReportError(f"{where}: can't be written: {error.strerror or error}") from error
+
+
+def _write(folder: Path, records: Sequence[Record], skipped: Sequence[Skipped]) -> Report:
     from attnscale.analyse.frame import frame, write_tables
     from attnscale.report import page, plots
 
     table = frame(records)
     notes = write_tables(table, folder)
-    figures_folder = folder / "figures"
-    shutil.rmtree(figures_folder, ignore_errors=True)
-    figures_folder.mkdir()
-    figures = plots.draw_all(table, figures_folder)
+    figures = plots.draw_all(table, _emptied(folder / FIGURES_FOLDER))
     html = page.render(records, table, skipped, figures, notes, sweep_id=folder.resolve().name)
     write_atomically(folder / PAGE_NAME, html)
     pngs = [figure.path.with_suffix(".png") for figure in figures]
     return Report(folder, records, skipped, table, pngs, notes)
+
+
+def _emptied(folder: Path) -> Path:
+    """The folder without the figures of an earlier build."""
+    folder.mkdir(exist_ok=True)
+    for path in folder.iterdir():
+        if path.suffix in (".png", ".svg"):
+            path.unlink()
+    return folder

@@ -1,21 +1,43 @@
 """report.html: one file, no network, everything that a reader needs to trust or doubt a number."""
 
 import base64
+import functools
 from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnscale.analyse.answer import fastest
-from attnscale.analyse.frame import fixed_axes, swept_axes
+from attnscale.analyse.frame import AXES, fixed_axes, swept_axes
 from attnscale.record import Environment, Record, Skipped, Status
+from attnscale.report.numbers import GIB, interval, number
 from attnscale.report.plots import Figure
-from attnscale.report.terminal import interval, number
 
 if TYPE_CHECKING:
     import pandas
 
-_GIB = 2**30
+_MEASURED: dict[str, tuple[str, float]] = {
+    "latency_ms": ("latency (ms)", 1),
+    "first_call_ms": ("first call (ms)", 1),
+    "tokens_per_s": ("tokens/s", 1),
+    "peak_allocated_bytes": ("peak allocated (GiB)", GIB),
+    "peak_reserved_bytes": ("peak reserved (GiB)", GIB),
+    "params": ("parameters", 1),
+    "useful_flops": ("useful GFLOP", 1e9),
+    "executed_flops": ("executed GFLOP", 1e9),
+    "min_bytes": ("least traffic (GiB)", GIB),
+}
+"""Column -> its header on the page and what its values are divided by."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    header: str
+    numeric: bool
+    """Sorted by value instead of by letters."""
+    cells: Sequence[tuple[str, str]]
+    """For each row the text and the key that it is sorted by, empty for null."""
 
 
 def render(
@@ -42,6 +64,8 @@ def render(
         columns=_columns(table),
         figures=[{"alt": figure.alt, "src": _inline(figure.path)} for figure in figures],
         outcomes=table["status"].value_counts().to_dict(),
+        devices=_distinct(record.environment.device_name for record in records),
+        number=number,
         unexpected=[record for record in records if record.outcome.status is not Status.OK],
         nulls=_why_null(records),
         skipped=skipped,
@@ -49,64 +73,35 @@ def render(
     )
 
 
-def _columns(table: "pandas.DataFrame") -> list[dict[str, Any]]:
-    """The columns of the page's table: header, and for each row the text and the value to sort by."""
-    columns = [
-        {"header": name, "numeric": table[name].dtype != "string", "cells": _cells(table[name])}
-        for name in ("backend", *swept_axes(table))
-    ]
-    columns.append({"header": "outcome", "numeric": False, "cells": _cells(table["status"])})
-    measured = [
-        ("latency_ms", "latency (ms)", 1),
-        ("first_call_ms", "first call (ms)", 1),
-        ("tokens_per_s", "tokens/s", 1),
-        ("peak_allocated_bytes", "peak allocated (GiB)", _GIB),
-        ("peak_reserved_bytes", "peak reserved (GiB)", _GIB),
-        ("params", "parameters", 1),
-        ("useful_flops", "useful GFLOP", 10**9),
-        ("executed_flops", "executed GFLOP", 10**9),
-        ("min_bytes", "least traffic (GiB)", _GIB),
-    ]
-    for name, header, unit in measured:
-        if table[name].notna().any():
-            columns.append({"header": header, "numeric": True, "cells": _cells(table[name], unit)})
-            if name == "latency_ms":
-                cells = [(interval(row), row["latency_ci_low_ms"]) for _, row in table.iterrows()]
-                columns.append(
-                    {
-                        "header": "95% interval",
-                        "numeric": True,
-                        "cells": [(t, _sortable(v)) for t, v in cells],
-                    }
-                )
-    for name, header in (("backend_chosen", "PyTorch chose"), ("gqa", "GQA")):
-        columns.append({"header": header, "numeric": False, "cells": _cells(table[name])})
-    return columns
-
-
-def _cells(column: "pandas.Series[Any]", unit: int = 1) -> list[tuple[str, str]]:
-    if column.dtype == "string" or column.dtype == "boolean":
-        texts = [
-            "-" if missing else str(value) for value, missing in zip(column, column.isna(), strict=True)
-        ]
-        return [(text, "" if text == "-" else text) for text in texts]
-    plain = column.name in (
-        "seq",
-        "batch",
-        "heads",
-        "kv_heads",
-        "head_dim",
-        "layers",
-        "ffn_dim",
-        "vocab",
+def _columns(table: "pandas.DataFrame") -> list[_Column]:
+    """The columns of the page's table, without those that are null in every row."""
+    axes = [_column(table, axis, axis) for axis in ("backend", *swept_axes(table))]
+    measured = [_column(table, name, *header) for name, header in _MEASURED.items()]
+    ends = zip(table["latency_ci_low_ms"], table["latency_ci_high_ms"], strict=True)
+    intervals = _Column(
+        "95% interval (ms)",
+        numeric=True,
+        cells=[(interval(low, high), _sort_key(low)) for low, high in ends],
     )
-    return [
-        (str(value) if plain and unit == 1 else number(value, unit), _sortable(value))
-        for value in column
-    ]
+    latency, *others = measured
+    columns = [*axes, _column(table, "status", "outcome"), latency, intervals, *others]
+    columns += [_column(table, "backend_chosen", "PyTorch chose"), _column(table, "gqa", "GQA")]
+    return [column for column in columns if any(key for _, key in column.cells)]
 
 
-def _sortable(value: Any) -> str:
+def _column(table: "pandas.DataFrame", name: str, header: str, unit: float = 1) -> _Column:
+    column = table[name]
+    if column.dtype not in ("Int64", "Float64"):
+        texts = [
+            "" if missing else str(value) for value, missing in zip(column, column.isna(), strict=True)
+        ]
+        return _Column(header, numeric=False, cells=[(text or "-", text) for text in texts])
+    # The value of an axis is a name as much as a number: 1024, as in the command.
+    show = str if name in AXES else functools.partial(number, unit=unit)
+    return _Column(header, numeric=True, cells=[(show(value), _sort_key(value)) for value in column])
+
+
+def _sort_key(value: Any) -> str:
     import pandas as pd
 
     return "" if pd.isna(value) else repr(float(value))
@@ -114,12 +109,17 @@ def _sortable(value: Any) -> str:
 
 def _environments(records: Sequence[Record]) -> list[dict[str, str]]:
     """Each distinct environment, as lines of name and text; the command is shown apart."""
-    shown = []
-    for environment in _distinct(record.environment for record in records):
-        lines = _environment_lines(environment)
-        if lines not in shown:
-            shown.append(lines)
-    return shown
+    counted: list[tuple[dict[str, str], list[str]]] = []
+    for record in records:
+        lines = _environment_lines(record.environment)
+        slugs = next((slugs for known, slugs in counted if known == lines), None)
+        if slugs is None:
+            counted.append((lines, [record.slug]))
+        else:
+            slugs.append(record.slug)
+    if len(counted) == 1:
+        return [counted[0][0]]
+    return [{"cases": f"{len(slugs)}: {', '.join(slugs)}"} | lines for lines, slugs in counted]
 
 
 def _environment_lines(environment: Environment) -> dict[str, str]:

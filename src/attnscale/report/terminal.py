@@ -1,16 +1,30 @@
 """What a sweep or a rebuilt report says in the terminal: a table of 80 columns, plain when piped."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Literal
 
 from attnscale.record import Record, Skipped, Status, record_path
+from attnscale.report.numbers import GIB, interval, number, printable, short
 
 if TYPE_CHECKING:
     import pandas
     from rich.console import Console
+    from rich.table import Table
 
-_GIB = 2**30
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Column:
+    header: str
+    cells: Sequence[str]
+    justify: Literal["left", "right"] = "right"
+    dispensable: int = 0
+    """The column of the highest number goes first when all do not fit; 0 always stays."""
+
+    @property
+    def width(self) -> int:
+        return max(len(line) for line in [*self.header.split("\n"), *self.cells])
 
 
 def show(
@@ -23,7 +37,7 @@ def show(
     if len(records) == 1:
         console.print(_one_case(records[0]))
     elif records:
-        console.print(_table(table))
+        _print_table(table, console)
     show_unexpected(records, skipped, folder, console)
 
 
@@ -33,83 +47,121 @@ def show_unexpected(
     """A line for each case that is not ok, with its reason, and for each file that can't be read."""
     for record in records:
         outcome = record.outcome
-        if outcome.status is Status.OK:
-            continue
-        line = f"{outcome.status}: {record.slug}: {outcome.reason}"
-        if not outcome.status.expected:
-            line += f" (more in {record_path(folder, record.case)})"
-        console.print(line, soft_wrap=True, markup=False)
+        if outcome.status is not Status.OK:
+            reason = printable(outcome.reason)
+            where = record_path(folder, record.case)
+            _print_line(f"{outcome.status}: {record.slug}: {reason} (more in {where})", console)
     for entry in skipped:
-        console.print(f"not read: {entry.path}: {entry.why}", soft_wrap=True, markup=False)
+        _print_line(f"not read: {entry.path}: {printable(entry.why)}", console)
 
 
-def _table(table: "pandas.DataFrame") -> Any:
+def _print_line(line: str, console: "Console") -> None:
+    console.print(line, soft_wrap=True, markup=False)
+
+
+def _print_table(table: "pandas.DataFrame", console: "Console") -> None:
+    """As many columns as the console is wide enough for; those left out are named below."""
     from rich.table import Table
+    from rich.text import Text
 
+    columns = _columns(table)
+    shown, gap = _fitting(columns, console.width)
+    grid = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="bold")
+    for column in shown:
+        header = Text(column.header)
+        grid.add_column(header, justify=column.justify, overflow="fold", vertical="bottom")
+    for cells in zip(*(column.cells for column in shown), strict=True):
+        grid.add_row(*(Text(cell) for cell in cells))
+    console.print(grid)
+    left_out = [column.header.replace("\n", " ") for column in columns if column not in shown]
+    if left_out:
+        _print_line(f"left out to fit {console.width} columns: {', '.join(left_out)}", console)
+
+
+def _columns(table: "pandas.DataFrame") -> list[_Column]:
+    """Of all that may be shown; what is null in every case is not worth a column."""
     from attnscale.analyse.frame import swept_axes
 
-    axes = list(swept_axes(table))
-    shown = Table(box=None, pad_edge=False, header_style="bold")
-    for axis in ["backend", *axes]:
-        shown.add_column(axis, justify="left" if axis == "backend" else "right", overflow="fold")
-    has_memory = bool(table["peak_allocated_bytes"].notna().any())
-    headers = ["latency ms", "95% interval", "tokens/s"] + ["peak GiB"] * has_memory + ["outcome"]
-    for header in headers:
-        shown.add_column(header, justify="left" if header == "outcome" else "right", no_wrap=True)
-    for _, row in table.iterrows():
-        cells = [str(row[axis]) for axis in ["backend", *axes]]
-        cells += [number(row["latency_ms"]), interval(row), number(row["tokens_per_s"])]
-        if has_memory:
-            cells.append(number(row["peak_allocated_bytes"], unit=_GIB))
-        shown.add_row(*cells, str(row["status"]))
-    return shown
+    def texts(name: str) -> list[str]:
+        return [printable(value) for value in table[name]]
+
+    ends = zip(table["latency_ci_low_ms"], table["latency_ci_high_ms"], strict=True)
+    columns = [
+        _Column(header="backend", cells=texts("backend"), justify="left"),
+        *(_Column(header=axis.replace("_", "_\n"), cells=texts(axis)) for axis in swept_axes(table)),
+        _Column(header="outcome", cells=texts("status"), justify="left"),
+        _Column(header="latency\nms", cells=[number(value) for value in table["latency_ms"]]),
+        _Column(header="95% interval\nms", cells=[interval(*pair) for pair in ends], dispensable=1),
+        _Column(
+            header="tokens\n/s", cells=[short(value) for value in table["tokens_per_s"]], dispensable=3
+        ),
+        _Column(
+            header="peak\nGiB",
+            cells=[number(value, GIB) for value in table["peak_allocated_bytes"]],
+            dispensable=2,
+        ),
+        _Column(
+            header="first\ncall ms",
+            cells=[number(value) for value in table["first_call_ms"]],
+            dispensable=4,
+        ),
+    ]
+    return [column for column in columns if set(column.cells) != {"-"}]
 
 
-def _one_case(record: Record) -> Any:
+def _fitting(columns: Sequence[_Column], width: int) -> tuple[list[_Column], int]:
+    """The columns shown and the spaces between them: close together before any is left out."""
+    shown = list(columns)
+    for column in sorted(columns, key=lambda column: -column.dispensable):
+        for gap in (2, 1):
+            if sum(one.width + gap for one in shown) <= width + gap:
+                return shown, gap
+        if not column.dispensable:
+            break
+        shown.remove(column)
+    return shown, 1
+
+
+def _one_case(record: Record) -> "Table":
     """Everything that one case gave, a line a value."""
     from rich.table import Table
+    from rich.text import Text
 
     shown = Table(box=None, show_header=False, pad_edge=False)
     shown.add_column(style="bold", no_wrap=True)
     shown.add_column(overflow="fold")
-    outcome, costs = record.outcome, record.costs
-    lines: dict[str, object] = {
+    for name, value in _lines_of(record).items():
+        shown.add_row(name, Text(printable(value)))
+    return shown
+
+
+def _lines_of(record: Record) -> dict[str, str]:
+    """Named as in the record and in results.csv."""
+    outcome, environment = record.outcome, record.environment
+    lines = {
         "case": record.slug,
-        "device": f"{record.environment.device_name}, torch {record.environment.torch}",
+        "device": f"{environment.device_name}, torch {environment.torch}",
         "outcome": outcome.status.value,
     }
     if outcome.backend_chosen and outcome.backend_chosen != record.case.backend:
         lines["PyTorch chose"] = outcome.backend_chosen
-    for name, value in outcome.metrics.model_dump().items():
-        shown_value = number(value) if value is not None else f"null: {outcome.nulls.get(name)}"
-        if outcome.status is Status.OK:
-            lines[name] = shown_value
-    lines["samples"] = len(outcome.samples_ms)
-    lines["params"] = number(costs.params)
-    lines["useful_flops"] = number(costs.useful_flops)
-    lines["executed_flops"] = number(costs.executed_flops)
-    for name, value in lines.items():
-        shown.add_row(name, str(value))
-    return shown
+    if outcome.gqa and outcome.gqa != "none":
+        lines["gqa"] = outcome.gqa
+    if outcome.status is Status.OK:
+        for name, value in outcome.metrics.model_dump().items():
+            why = outcome.nulls.get(name)
+            lines[name] = f"null: {why}" if value is None else _with_unit(name, value)
+        lines["samples"] = str(len(outcome.samples_ms))
+    for name, value in record.costs.model_dump().items():
+        lines[name] = _with_unit(name, value)
+    return lines
 
 
-def number(value: Any, unit: int = 1) -> str:
-    """Four figures, plain digits, thousands apart: 0.01234, 1.234, 1,234; a dash for null."""
-    import pandas as pd
-
-    if value is None or pd.isna(value):
-        return "-"
-    scaled = float(value) / unit
-    if abs(scaled) >= 1000 or scaled == int(scaled):
-        return f"{scaled:,.0f}"
-    return f"{scaled:.4g}"
-
-
-def interval(row: Any) -> str:
-    """low - high of the latency's 95% interval."""
-    import pandas as pd
-
-    low, high = row["latency_ci_low_ms"], row["latency_ci_high_ms"]
-    if pd.isna(low) or pd.isna(high):
-        return "-"
-    return f"{number(low)} - {number(high)}"
+def _with_unit(name: str, value: float | None) -> str:
+    """The unit is in the name; large ones are told in a handier unit too."""
+    text = number(value)
+    if value and name.endswith("_bytes"):
+        return f"{text} ({number(value, GIB)} GiB)"
+    if value and name.endswith("_flops"):
+        return f"{text} ({number(value, 1e9)} GFLOP)"
+    return text

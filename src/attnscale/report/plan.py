@@ -1,0 +1,180 @@
+"""Which figures a sweep needs and what each says in words: pure, no drawing.
+
+One figure for each metric and each swept numeric axis; without such an axis, one by backend. Nothing
+is averaged: a swept axis that is neither x nor the line is a facet.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from attnscale.analyse.frame import NUMERIC_AXES, backends, fixed_axes, swept_axes
+from attnscale.report.numbers import GIB, printable
+
+if TYPE_CHECKING:
+    import pandas
+
+PANELS_A_FIGURE = 12
+"""More than this on one page can't be read: then there are several, numbered."""
+
+_SHAPE = ("seq", "batch", "heads", "kv_heads", "head_dim", "layers")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metric:
+    """A column that is drawn."""
+
+    column: str
+    label: str
+    """With its unit."""
+    name: str
+    """In file names."""
+    unit: float = 1.0
+    """What a value is divided by before it is drawn."""
+    interval: tuple[str, str] | None = None
+    """Columns of its lower and upper end."""
+
+
+METRICS = (
+    Metric(
+        column="latency_ms",
+        label="latency (ms)",
+        name="latency",
+        interval=("latency_ci_low_ms", "latency_ci_high_ms"),
+    ),
+    Metric(column="tokens_per_s", label="throughput (tokens/s)", name="tokens"),
+    Metric(
+        column="peak_allocated_bytes",
+        label="peak memory allocated (GiB)",
+        name="memory",
+        unit=float(GIB),
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Panel:
+    """One facet: what it holds fixed, and its rows."""
+
+    title: str
+    rows: "pandas.DataFrame"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """One figure."""
+
+    name: str
+    """File name without ending."""
+    metric: Metric
+    x: str | None
+    """The numeric axis; None is a bar a backend."""
+    panels: Sequence[Panel]
+    backends: Sequence[str]
+    """In the order swept."""
+    without: Sequence[str]
+    """Those that have no number anywhere in this sweep."""
+    title: str
+    fixed: str
+    """Model, dtype and the axes that have one value."""
+    caption: Sequence[str]
+    """How to read it, and what is not drawn, counted by reason."""
+
+    @property
+    def alt(self) -> str:
+        """The figure in words, for those who can't see it."""
+        lines = [f"{self.title}. {self.fixed}. Backends: {', '.join(self.backends)}."]
+        return " ".join([*lines, *(f"{line}." for line in self.caption)])
+
+
+def plan_figures(table: "pandas.DataFrame") -> list[Plan]:
+    """Every figure of a sweep; a metric that no case has gets none."""
+    swept = swept_axes(table)
+    x_axes: Sequence[str | None] = [axis for axis in swept if axis in NUMERIC_AXES] or [None]
+    return [
+        plan
+        for metric in METRICS
+        if table[metric.column].notna().any()
+        for x in x_axes
+        for plan in _plans(table, metric, x, [axis for axis in swept if axis != x])
+    ]
+
+
+def missing_rows(rows: "pandas.DataFrame", metric: Metric) -> "pandas.DataFrame":
+    """The cases without this number."""
+    return rows[rows[metric.column].isna()]
+
+
+def _plans(
+    table: "pandas.DataFrame", metric: Metric, x: str | None, facets: Sequence[str]
+) -> Iterator[Plan]:
+    names = backends(table)
+    known = set(table[table[metric.column].notna()]["backend"])
+    panels = _panels(table, facets)
+    chunks = [panels[i : i + PANELS_A_FIGURE] for i in range(0, len(panels), PANELS_A_FIGURE)]
+    for number, chunk in enumerate(chunks, start=1):
+        of = f", {number} of {len(chunks)}" if len(chunks) > 1 else ""
+        yield Plan(
+            name=f"{metric.name}_by_{x or 'backend'}" + (f"_{number}" if of else ""),
+            metric=metric,
+            x=x,
+            panels=chunk,
+            backends=names,
+            without=[name for name in names if name not in known],
+            title=_title(table, metric, x) + of,
+            fixed=_fixed_in_words(table),
+            caption=_caption(chunk, metric, x),
+        )
+
+
+def _panels(table: "pandas.DataFrame", facets: Sequence[str]) -> list[Panel]:
+    """A panel for every combination of the facets that was asked for."""
+    if not facets:
+        return [Panel(title="", rows=table)]
+    return [
+        Panel(title=_named(zip(facets, values, strict=True)), rows=rows)
+        for values, rows in table.groupby(list(facets), dropna=False, sort=True)
+    ]
+
+
+def _named(pairs: "zip[tuple[str, object]]") -> str:
+    return " · ".join(f"{name} = {printable(value)}" for name, value in pairs)
+
+
+def _title(table: "pandas.DataFrame", metric: Metric, x: str | None) -> str:
+    what = metric.label.partition(" (")[0].capitalize()
+    devices = ", ".join(printable(name) for name in table["device_name"].unique())
+    return f"{what} by {x or 'backend'} on {devices}"
+
+
+def _fixed_in_words(table: "pandas.DataFrame") -> str:
+    fixed = fixed_axes(table)
+    words = [printable(fixed[name]) for name in ("model", "dtype") if name in fixed]
+    if "causal" in fixed:
+        words.append("causal" if fixed["causal"] else "not causal")
+    if fixed.get("kv_heads") == fixed.get("heads"):
+        fixed.pop("kv_heads", None)
+    words += [f"{name} {fixed[name]}" for name in _SHAPE if name in fixed]
+    return " · ".join(words)
+
+
+def _caption(panels: Sequence[Panel], metric: Metric, x: str | None) -> list[str]:
+    import pandas as pd
+
+    lines = []
+    if metric.interval:
+        lines.append(f"{'upright' if x else 'black'} strokes: 95% interval of the median")
+    missing = missing_rows(pd.concat([panel.rows for panel in panels]), metric)
+    if not missing.empty:
+        lines.append(f"not drawn: {_counted(missing)}")
+    return lines
+
+
+def _counted(missing: "pandas.DataFrame") -> str:
+    """3 oom (naive 2, math 1); 2 unsupported (cudnn 2)."""
+    parts = []
+    for status, rows in missing.groupby("status", sort=True):
+        words = "ok without this number" if status == "ok" else str(status)
+        of = ", ".join(f"{name} {int((rows['backend'] == name).sum())}" for name in backends(rows))
+        parts.append(f"{len(rows)} {words} ({of})")
+    return "; ".join(parts)
