@@ -118,6 +118,8 @@ def test_an_axis_wins_over_its_preset() -> None:
         ("timing.samples=0", "timing.samples=0: a whole number of forwards from 1"),
         ("timing.max_seconds=0", "timing.max_seconds=0.0: a number of seconds above 0"),
         ("tracker.mode=on", "tracker.mode=on: must be one of offline, online"),
+        ("seq", "seq: key=value is needed"),
+        ("seq=(", "seq=(: key=value is needed"),
         ("sqe=1024", "sqe=1024: there is no such key; did you mean seq? allowed: arch,"),
         ("+sqe=1024", "sqe=1024: there is no such key; did you mean seq?"),
         ("timing.foo=2", "timing.foo=2: there is no such key"),
@@ -165,6 +167,14 @@ def _raised_by(action: Callable[[], None]) -> Exception:
 )
 def test_grid(overrides: list[str], points: list[list[str]]) -> None:
     assert grid(OverridesParser.create().parse_overrides(overrides)) == points
+
+
+@pytest.mark.parametrize(
+    "folder", ["conf/backend", "conf/model", "conf/timing", "conf/tracker", "sweeps"]
+)
+def test_help_names_every_choice(folder: str) -> None:
+    words = (ROOT / "conf/hydra/help/attnscale.yaml").read_text().replace(";", " ").split()
+    assert set(names(folder)) <= set(words)
 
 
 def test_help_names_every_key() -> None:

@@ -13,7 +13,7 @@ from typing import get_args, get_type_hints
 
 from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.types import Override, QuotedString, Transformer
-from hydra.errors import MissingConfigException
+from hydra.errors import MissingConfigException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -109,8 +109,6 @@ class Config:
     """Where the forward runs."""
     seed: int = 0
     """Of weights and input tokens."""
-    sweeps: str | None = None
-    """Name of the sweep file in use: a file of sweeps/."""
     output_dir: str | None = None
     """Folder that gets a folder a sweep; null = outputs/ beside run.py."""
     timing: TimingConfig = field(default_factory=TimingConfig)
@@ -192,6 +190,8 @@ def one_line(error: BaseException) -> str:
     """What was wrong, in one line that names the key, the value and what is allowed."""
     cause: BaseException | None = error
     while cause is not None:
+        if isinstance(cause, OverrideParseException):
+            return f"{cause.override}: key=value is needed, in Hydra's override grammar"
         if isinstance(cause, MissingConfigException) and cause.options:
             return _unknown_choice(cause)
         if isinstance(cause, OmegaConfBaseException) and cause.full_key:
@@ -248,7 +248,7 @@ def _refused_by_type(error: BaseException, key: str) -> str:
 
 
 def _no_such_key(key: str) -> str:
-    known = sorted({*known_keys(), *_GROUPS})
+    known = sorted({*known_keys(), *_GROUPS, "sweeps"})
     near = difflib.get_close_matches(key, known, n=1)
     hint = f"did you mean {near[0]}? " if near else ""
     return f"there is no such key; {hint}allowed: {', '.join(known)}"
