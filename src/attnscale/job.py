@@ -28,6 +28,7 @@ def run(composed: DictConfig) -> Record:
     config = to_config(composed)
     case = _case(config)
     started_at = _now()
+    environment = snapshot(case.device)  # before the case, which may leave a device that can't be asked
     outcome = measure(case)
     record = Record(
         sweep_id=folder.name,
@@ -36,7 +37,7 @@ def run(composed: DictConfig) -> Record:
         case=case,
         outcome=outcome,
         costs=costs(case, ran=outcome.backend_chosen),
-        environment=snapshot(case.device),
+        environment=environment,
         started_at=started_at,
         ended_at=_now(),
     )

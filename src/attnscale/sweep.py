@@ -81,17 +81,21 @@ def _distinct(jobs: Iterable[Job], console: Console) -> list[Job]:
 
 
 def _run_all(jobs: Sequence[Job], console: Console) -> None:
-    """One progress bar on a terminal, one line a case elsewhere."""
+    """One progress bar on a terminal, one line a case elsewhere.
+
+    The bar moves between cases only: a thread that redraws it would run beside the measuring.
+    """
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+    quiet = not console.is_terminal
+    with Progress(*columns, console=console, disable=quiet, auto_refresh=False) as progress:
         bar = progress.add_task("", total=len(jobs))
         for number, job in enumerate(jobs, start=1):
-            progress.update(bar, description=job.case.slug)
+            progress.update(bar, description=job.case.slug, refresh=True)
             record = job.run()
             progress.advance(bar)
             progress.console.print(

@@ -100,6 +100,23 @@ def test_a_failed_case_keeps_no_tensor_alive(case: Case, monkeypatch: pytest.Mon
     assert [reference() for reference in alive] == [None]
 
 
+def test_a_device_that_is_broken_afterwards_fails_its_case_and_is_no_exception(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sticky CUDA error surfaces at the next call, which may be the clean-up."""
+    calls: list[str] = []
+
+    def release(device: str) -> None:
+        calls.append(device)
+        if len(calls) > 1:
+            raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    monkeypatch.setattr(memory, "release", release)
+    outcomes = [measure(case), measure(case)]
+    assert [outcome.status for outcome in outcomes] == [Status.FAILED, Status.FAILED]
+    assert all("illegal memory access" in str(outcome.reason) for outcome in outcomes)
+
+
 def test_the_next_case_is_measured_after_a_failed_one(
     case: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:

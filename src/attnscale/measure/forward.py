@@ -29,13 +29,20 @@ def measure(case: Case) -> Outcome:
     On a GPU every case has a thread of its own, because cuDNN caches its plans by thread: the first
     call builds them, whatever ran before it in this process.
     """
-    memory.release(case.device)
+    outcome = _attempt(case)
     try:
-        outcome = _apart(_measure, case)
-    except Exception as error:  # noqa: BLE001 - any fault of a case is its outcome
-        outcome = _outcome_of(error)
-    memory.release(case.device)  # the handled exception, and so the failed frames, are gone by now
+        memory.release(case.device)  # the exception, and so the failed frames, are gone by now
+    except RuntimeError as error:  # a fault of a kernel that surfaces here, or again: it is sticky
+        return _outcome_of(error) if outcome.status is Status.OK else outcome
     return outcome
+
+
+def _attempt(case: Case) -> Outcome:
+    try:
+        memory.release(case.device)
+        return _apart(_measure, case)
+    except Exception as error:  # noqa: BLE001 - any fault of a case is its outcome
+        return _outcome_of(error)
 
 
 def _measure(case: Case) -> Outcome:
