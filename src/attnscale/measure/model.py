@@ -41,7 +41,8 @@ class SelfAttention(nn.Module):
         q_BSHD, k_BSHD = torch.split(qk_BSHD, [heads, kv_heads], dim=2)
         q, k, v = (each_BSHD.transpose(1, 2) for each_BSHD in (q_BSHD, k_BSHD, v_BSHD))
         out_BHSD = self.attend(q, k, v)
-        return self.output(out_BHSD.transpose(1, 2).flatten(-2))  # type: ignore[no-any-return]
+        out: Tensor = self.output(out_BHSD.transpose(1, 2).flatten(-2))
+        return out
 
 
 class GeluMlp(nn.Module):
@@ -53,7 +54,8 @@ class GeluMlp(nn.Module):
         self.down = nn.Linear(case.ffn_dim, case.d_model)
 
     def forward(self, x_BSM: Tensor) -> Tensor:
-        return self.down(F.gelu(self.up(x_BSM), approximate="tanh"))  # type: ignore[no-any-return]
+        out: Tensor = self.down(F.gelu(self.up(x_BSM), approximate="tanh"))
+        return out
 
 
 class SwiGlu(nn.Module):
@@ -66,7 +68,8 @@ class SwiGlu(nn.Module):
 
     def forward(self, x_BSM: Tensor) -> Tensor:
         gate, up = self.gate_up(x_BSM).chunk(2, dim=-1)
-        return self.down(F.silu(gate) * up)  # type: ignore[no-any-return]
+        out: Tensor = self.down(F.silu(gate) * up)
+        return out
 
 
 class Block(nn.Module):
@@ -81,7 +84,8 @@ class Block(nn.Module):
 
     def forward(self, x_BSM: Tensor, rotary: tuple[Tensor, Tensor] | None) -> Tensor:
         x_BSM = x_BSM + self.attention(self.attention_norm(x_BSM), rotary)
-        return x_BSM + self.mlp(self.mlp_norm(x_BSM))  # type: ignore[no-any-return]
+        out: Tensor = x_BSM + self.mlp(self.mlp_norm(x_BSM))
+        return out
 
 
 class Transformer(nn.Module):
@@ -107,7 +111,8 @@ class Transformer(nn.Module):
             x_BSM = x_BSM + self.positions.weight
         for layer in self.layers:
             x_BSM = layer(x_BSM, rotary)
-        return self.head(self.norm(x_BSM))  # type: ignore[no-any-return]
+        out: Tensor = self.head(self.norm(x_BSM))
+        return out
 
 
 def build_model(case: Case, attention: Attention) -> Transformer:
