@@ -28,15 +28,31 @@ def main(composed: DictConfig) -> object:
     return job.run(composed)
 
 
+REFUSED = {
+    r"(--run|-r)": "leave it out, a single point is a sweep of one",
+    r"(hydra\.mode)=(?!MULTIRUN$)(.*)": "leave it out, a single point is a sweep of one",
+    r"(hydra/(?:launcher|sweeper))=(?!(?:sweep|grid)$)(.*)": "leave it out, cases run one after another",
+    r"(hydra\.(?:run|sweep)\..*?)=(.*)": "output_dir names the folder that gets a folder a sweep",
+    r"(model|backend|timing|tracker)=(null|~)": "one of its choices is needed, see --help",
+}
+"""What would pass by the checks of the grid and the report, or end in Hydra's own traceback."""
+
+
+def refuse_hydras_own_ways(argument: str) -> None:
+    """InvalidConfig for an argument of REFUSED."""
+    for pattern, allowed in REFUSED.items():
+        if found := re.fullmatch(rf"\+*{pattern}", argument):
+            key, value = (*found.groups(), "")[:2]
+            raise InvalidConfig(key, value, allowed)
+
+
 def cli() -> None:
     """``main`` with a user's errors in one line; HYDRA_FULL_ERROR=1 shows their traceback."""
     wants_traceback = os.environ.get("HYDRA_FULL_ERROR") == "1"
     os.environ["HYDRA_FULL_ERROR"] = "1"  # makes Hydra raise what it would print in its own form
     try:
         for argument in sys.argv[1:]:
-            if re.fullmatch(r"--run|-r|\+*hydra\.mode=RUN", argument):
-                allowed = "leave it out, a single point is a sweep of one"
-                raise InvalidConfig("hydra.mode", "RUN", allowed)
+            refuse_hydras_own_ways(argument)
         main()
     except (InvalidConfig, HydraException, OmegaConfBaseException) as error:
         if wants_traceback:

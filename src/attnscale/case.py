@@ -128,6 +128,9 @@ class Case:
         """A readable name, safe as a folder name and at most 80 characters long."""
         heads = f"h{self.heads}" if self.kv_heads == self.heads else f"h{self.heads}kv{self.kv_heads}"
         label = re.sub(r"[^A-Za-z0-9_.]+", "-", self.model)[:24].strip("-.") or self.arch
+        if self.arch not in label:
+            label += f"-{self.arch}"
+        label += "" if self.causal else "-full"
         shape = f"s{self.seq}-b{self.batch}-{heads}-l{self.layers}"
         return f"{label}-{self.backend}-{shape}-{_SHORT_DTYPE[self.dtype]}-{self.device}"[:_SLUG_MAX]
 

@@ -43,6 +43,13 @@ class Device(Enum):
     cpu = "cpu"
 
 
+class TrackerName(Enum):
+    """Where results go besides the sweep's folder."""
+
+    wandb = "wandb"
+    none = "none"
+
+
 class TrackerMode(Enum):
     """offline makes no network connection; online is time-boxed and falls back to offline."""
 
@@ -63,7 +70,7 @@ class TimingConfig:
 class TrackerConfig:
     """Group tracker/: where results go besides the sweep's folder."""
 
-    name: str = "none"
+    name: TrackerName = TrackerName.none
     """wandb or none."""
     mode: TrackerMode = TrackerMode.offline
     """Whether W&B may use the network."""
@@ -73,6 +80,14 @@ class TrackerConfig:
     """W&B team or user; null is the default one of the key."""
     online_timeout_s: int = 20
     """Longest wait for W&B's service before falling back to offline, seconds."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.online_timeout_s <= 3600:
+            allowed = "a whole number of seconds from 1 to 3600 is needed"
+            raise InvalidConfig("tracker.online_timeout_s", self.online_timeout_s, allowed)
+        if not 1 <= len(self.project) <= 128 or set(self.project) & set("/\\#?%:"):
+            allowed = "W&B takes 1 to 128 characters without / \\ # ? % :"
+            raise InvalidConfig("tracker.project", self.project, allowed)
 
 
 @dataclass(kw_only=True)
@@ -163,7 +178,20 @@ def to_case(config: Config, *, device: str) -> Case:
     )
 
 
-def refuse_text_for_numbers(override: Override) -> None:
+def refuse(override: Override) -> None:
+    """Refuse what Hydra lets pass and what would then not do what was asked.
+
+    InvalidConfig for text where a number is due, and for several values of what a sweep has once.
+    """
+    key = override.get_key_element().lstrip("+")
+    once = key == "sweeps" or key == "output_dir" or key.partition(".")[0] == "tracker"
+    if once and override.is_sweep_override():
+        given = (override.input_line or "").partition("=")[2]
+        raise InvalidConfig(key, given, "one value is needed, for it holds for the whole sweep")
+    _refuse_text_for_numbers(override)
+
+
+def _refuse_text_for_numbers(override: Override) -> None:
     """Refuse what OmegaConf would bend into a number without a word: 01024, '512', true.
 
     Hydra's grammar tells text from number; OmegaConf then turns either into an int.

@@ -13,7 +13,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from attnscale import record as records
 from attnscale.case import Case
-from attnscale.config import Config, TrackerMode, to_case, to_config
+from attnscale.config import Config, TrackerMode, TrackerName, to_case, to_config
 from attnscale.measure.cost import costs
 from attnscale.measure.device import resolve, snapshot
 from attnscale.measure.forward import measure
@@ -93,7 +93,7 @@ def _output_dir(config: Config, point: DictConfig) -> Path:
 
 def _tracker(config: Config, folder: Path) -> Tracker | None:
     tracker = config.tracker
-    if tracker.name == "none":
+    if tracker.name is TrackerName.none:
         return None
     settings = Settings(
         online=tracker.mode is TrackerMode.online,

@@ -54,7 +54,8 @@ class Metrics(_Frozen):
     latency_ci_high_ms: FiniteFloat | None = None
     """Upper end of it."""
     first_call_ms: FiniteFloat | None = None
-    """The first forward of the case, with plan building and kernel loading."""
+    """The first forward of the case, with cuDNN's plan building. The first case of a process also pays
+    for starting CUDA and cuBLAS; kernels that were loaded before are not loaded again."""
     tokens_per_s: FiniteFloat | None = None
     """batch * seq / latency."""
     peak_allocated_bytes: int | None = None

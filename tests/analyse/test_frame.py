@@ -28,7 +28,8 @@ def test_one_row_a_case_with_nulls_that_are_null(make_record: MakeRecord, make_c
 def test_every_measured_column_names_its_unit(make_record: MakeRecord) -> None:
     table = frame([make_record()])
     floats = [str(column) for column in table if table[column].dtype == "Float64"]
-    assert all(column.endswith(("_ms", "_per_s", "_seconds")) for column in floats)
+    units = ("_ms", "_per_s", "_seconds", "_flops", "_bytes", "params")
+    assert all(column.endswith(units) for column in floats)
 
 
 @pytest.mark.parametrize(
@@ -153,19 +154,30 @@ def test_the_fastest_with_ties_called_ties(make_record: MakeRecord, make_case: M
     assert answer.without == {"efficient": "oom"}
 
 
-def test_without_intervals_nothing_can_be_told_apart(
-    make_record: MakeRecord, make_case: MakeCase
-) -> None:
-    table = frame(
-        [make_record(make_case(backend=b), latency_ms=ms) for b, ms in (("math", 9), ("flash", 1))]
-    )
-    table[["latency_ci_low_ms", "latency_ci_high_ms"]] = pd.NA
-    (answer,) = fastest(table)
-    assert (answer.fastest, answer.ties, answer.runner_up) == ("flash", ["math"], None)
-
-
 def test_a_shape_where_all_failed_has_no_fastest(make_record: MakeRecord, make_case: MakeCase) -> None:
     rows = [make_record(make_case(seq=16)), make_record(make_case(seq=32), status=Status.FAILED)]
     good, bad = fastest(frame(rows))
     assert (good.shape, good.fastest) == ("seq = 16", "naive")
     assert (bad.shape, bad.fastest) == ("seq = 32", None)
+
+
+def test_work_past_64_bits_is_a_row_like_any_other(make_record: MakeRecord, make_case: MakeCase) -> None:
+    huge = make_record(make_case(backend="math"), status=Status.OOM)
+    huge = huge.model_copy(update={"costs": huge.costs.model_copy(update={"executed_flops": 2**70})})
+    assert frame([make_record(), huge])["executed_flops"].tolist() == [1e6, float(2**70)]
+
+
+@pytest.mark.parametrize(
+    ("changes", "has_intervals"),
+    [({}, True), ({"latency_ci_low_ms": None}, False)],
+    ids=["with-intervals", "too-few-samples"],
+)
+def test_without_intervals_there_is_a_ranking_but_no_claim(
+    make_record: MakeRecord, make_case: MakeCase, changes: dict[str, None], has_intervals: bool
+) -> None:
+    fast, slow = make_record(latency_ms=1.0), make_record(make_case(backend="math"), latency_ms=3.0)
+    metrics = fast.outcome.metrics.model_copy(update=changes)
+    fast = fast.model_copy(update={"outcome": fast.outcome.model_copy(update={"metrics": metrics})})
+    (answer,) = fastest(frame([fast, slow]))
+    assert (answer.compared, answer.has_intervals) == (2, has_intervals)
+    assert (answer.fastest, answer.ties, answer.ratio) == ("naive", [], 3.0)

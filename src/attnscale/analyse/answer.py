@@ -26,6 +26,10 @@ class Answer:
     """The fastest backend that is not a tie."""
     ratio: float | None = None
     """Latency of the runner-up over that of the fastest."""
+    compared: int = 0
+    """Cases that ended ok."""
+    has_intervals: bool = True
+    """False when a case had fewer than six samples: then there is a ranking and no certainty."""
     without: Mapping[str, str]
     """Backend -> status of the cases that are not ok and so not compared."""
 
@@ -48,8 +52,12 @@ def _answer(shape: str, rows: "pandas.DataFrame") -> Answer:
     if ok.empty:
         return Answer(shape=shape, without=without)
     best, rest = ok.iloc[0], ok.iloc[1:]
-    # A comparison with a missing interval is null: then nothing can be told apart.
-    slower = (rest["latency_ci_low_ms"] > best["latency_ci_high_ms"]).fillna(value=False).astype(bool)
+    ends = ok[["latency_ci_low_ms", "latency_ci_high_ms"]]
+    has_intervals = bool(ends.notna().all(axis=None))
+    slower = rest["latency_ms"] > best["latency_ms"]
+    if has_intervals:
+        slower = rest["latency_ci_low_ms"] > best["latency_ci_high_ms"]
+    slower = slower.astype(bool)
     behind = rest[slower]
     return Answer(
         shape=shape,
@@ -58,5 +66,7 @@ def _answer(shape: str, rows: "pandas.DataFrame") -> Answer:
         ties=[str(name) for name in rest[~slower]["backend"]],
         runner_up=None if behind.empty else str(behind["backend"].iloc[0]),
         ratio=None if behind.empty else float(behind["latency_ms"].iloc[0] / best["latency_ms"]),
+        compared=len(ok),
+        has_intervals=has_intervals,
         without=without,
     )

@@ -143,7 +143,7 @@ def _column_types() -> dict[str, str]:
         ("string", "status reason"),
         ("Float64", "latency_ms latency_ci_low_ms latency_ci_high_ms first_call_ms tokens_per_s"),
         ("Int64", "peak_allocated_bytes peak_reserved_bytes baseline_allocated_bytes samples"),
-        ("Int64", "params weight_bytes useful_flops executed_flops min_bytes"),
+        ("Float64", "params weight_bytes useful_flops executed_flops min_bytes"),  # may pass 2**63
         ("string", "backend_chosen gqa device_name torch started_at"),
     )
     return {name: kind for kind, names in by_type for name in names.split()}

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 PANELS_A_FIGURE = 12
 """More than this on one page can't be read: then there are several, numbered."""
 
-_SHAPE = ("seq", "batch", "heads", "kv_heads", "head_dim", "layers")
+_SHAPE = ("seq", "batch", "heads", "kv_heads", "head_dim", "layers", "ffn_dim", "vocab")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,6 +150,8 @@ def _title(table: "pandas.DataFrame", metric: Metric, x: str | None) -> str:
 def _fixed_in_words(table: "pandas.DataFrame") -> str:
     fixed = fixed_axes(table)
     words = [printable(fixed[name]) for name in ("model", "dtype") if name in fixed]
+    if fixed.get("arch", "") not in str(fixed.get("model", "")):
+        words.insert(1, str(fixed["arch"]))
     if "causal" in fixed:
         words.append("causal" if fixed["causal"] else "not causal")
     if fixed.get("kv_heads") == fixed.get("heads"):

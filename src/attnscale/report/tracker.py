@@ -84,6 +84,8 @@ class Tracker:
         import wandb
 
         try:
+            if self.mode == "online" and not wandb.login(prompt=False):
+                raise wandb.errors.UsageError("no API key; wandb login stores one")
             return self._init(job_type, name, config, tags)
         except wandb.errors.Error as error:
             if self.mode == "offline":

@@ -62,7 +62,7 @@ class GridSweeper(Sweeper):
         texts = [f"{key}={value}" for key, value in self.params.items()] + list(arguments)
         overrides = parser.parse_overrides(texts)
         for override in overrides:
-            config.refuse_text_for_numbers(override)
+            config.refuse(override)
         return self.launcher.launch(grid(overrides), initial_job_idx=0)
 
 
