@@ -21,17 +21,19 @@ config.register()
 
 
 @hydra.main(version_base="1.3", config_path=str(Path(__file__).parent / "conf"), config_name="config")
-def main(composed: DictConfig) -> object:
-    """One job: measure one case and leave its record."""
-    from attnscale import job  # loads torch
+def main(composed: DictConfig) -> None:
+    """One job of a cluster's launcher: one case of a sweep that another process runs and closes."""
+    from attnscale import job
 
-    return job.run(composed)
+    job.run(composed)
 
 
+LAUNCHERS = ("sweep", "submitit_slurm", "submitit_local", "ray")
 REFUSED = {
     r"(--run|-r)": "leave it out, a single point is a sweep of one",
     r"(hydra\.mode)=(?!MULTIRUN$)(.*)": "leave it out, a single point is a sweep of one",
-    r"(hydra/(?:launcher|sweeper))=(?!(?:sweep|grid)$)(.*)": "leave it out, cases run one after another",
+    r"(hydra/sweeper)=(?!grid$)(.*)": "leave it out, a sweep is a grid",
+    rf"(hydra/launcher)=(?!(?:{'|'.join(LAUNCHERS)})$)(.*)": f"must be one of {', '.join(LAUNCHERS)}",
     r"(hydra\.(?:run|sweep)\..*?)=(.*)": "output_dir names the folder that gets a folder a sweep",
     r"(model|backend|timing|tracker)=(null|~)": "one of its choices is needed, see --help",
 }

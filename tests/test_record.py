@@ -43,8 +43,8 @@ def test_a_failed_write_leaves_the_old_record_and_no_rubbish(
         (lambda text: "", "Invalid JSON"),
         (lambda text: "[]", "should be an object"),
         (
-            lambda text: text.replace('"schema_version": 1', '"schema_version": 99'),
-            "schema_version 99, this release reads 1",
+            lambda text: text.replace('"schema_version": 2', '"schema_version": 99'),
+            "schema_version 99, this release reads 1 and 2",
         ),
         (lambda text: text.replace('"seq": 16', '"seq": 32'), "is not that of its case"),
         (lambda text: text.replace('"seq": 16', '"seq": 0'), "seq=0"),

@@ -1,37 +1,25 @@
 """``run.py`` as a user types it: sweeps, single cases, exit codes, and that nothing is left half done.
 
-Most run in this process, for torch takes seconds to import; HYDRA_FULL_ERROR and argv are restored.
+Most run in this process (isolation=inline), for torch takes seconds to import; workers are in
+test_faults.py. HYDRA_FULL_ERROR and argv are restored.
 """
 
 import json
-import os
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import run as command_line
-from attnscale import job, sweep
 from attnscale.case import Case
 from attnscale.measure import forward
 from attnscale.record import Outcome, Record, Status, read_sweep
-from attnscale.sweep import Job, new_folder, run_sweep
+from attnscale.sweep import devices
+from tests.processes import ROOT, TINY
 
-ROOT = Path(__file__).parent.parent
-TINY = [
-    "device=cpu",
-    "heads=2",
-    "head_dim=8",
-    "layers=1",
-    "vocab=64",
-    "timing=quick",
-    "tracker=none",
-    "dtype=float32",
-]
+INLINE = [*TINY, "isolation=inline"]
 
 
 @pytest.fixture
@@ -40,7 +28,9 @@ def attnscale_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[.
 
     def call(*overrides: str) -> int:
         monkeypatch.setenv("HYDRA_FULL_ERROR", "0")
-        monkeypatch.setattr(sys, "argv", ["run.py", *overrides, *TINY, f"output_dir={tmp_path / 'out'}"])
+        monkeypatch.setattr(
+            sys, "argv", ["run.py", *overrides, *INLINE, f"output_dir={tmp_path / 'out'}"]
+        )
         with pytest.raises(SystemExit) as ended:
             command_line.cli()
         assert isinstance(ended.value.code, int)
@@ -118,7 +108,8 @@ def test_a_repeated_value_runs_once_with_a_notice(
         (["hydra.mode=RUN"], "attnscale: hydra.mode=RUN: leave it out"),
         (["hydra.mode=null"], "attnscale: hydra.mode=null: leave it out"),
         (["--run"], "attnscale: --run=: leave it out"),
-        (["hydra/launcher=basic"], "attnscale: hydra/launcher=basic: leave it out"),
+        (["hydra/launcher=basic"], "attnscale: hydra/launcher=basic: must be one of sweep"),
+        (["hydra/sweeper=basic"], "attnscale: hydra/sweeper=basic: leave it out"),
         (["hydra.sweep.dir=x"], "attnscale: hydra.sweep.dir=x: output_dir names"),
         (["model=null"], "attnscale: model=null: one of its choices"),
         (["backend=null"], "attnscale: backend=null: one of its choices"),
@@ -135,11 +126,11 @@ def test_nothing_runs_when_one_point_is_bad(
     overrides: list[str],
     line: str,
 ) -> None:
-    monkeypatch.setattr(job, "measure", lambda case: pytest.fail("a case ran"))
+    monkeypatch.setattr(forward, "measure", lambda case: pytest.fail("a case ran"))
     if "device=cuda" in overrides:
-        monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+        monkeypatch.setattr(devices, "_torch_cuda", lambda: None)
         overrides = ["++device=cuda"]
-        monkeypatch.setattr(sys.modules[__name__], "TINY", [x for x in TINY if x != "device=cpu"])
+        monkeypatch.setattr(sys.modules[__name__], "INLINE", [x for x in INLINE if x != "device=cpu"])
     assert attnscale_run(*overrides) == 2
     _, err = capsys.readouterr()
     assert err.startswith(line)
@@ -160,7 +151,7 @@ def test_a_failed_case_is_exit_1_and_its_neighbours_run(
             return Outcome(status=Status.FAILED, reason="RuntimeError: on purpose", traceback="Trace")
         return real(case)
 
-    monkeypatch.setattr(job, "measure", measure)
+    monkeypatch.setattr(forward, "measure", measure)
     assert attnscale_run("seq=8,16,32") == 1
     assert [r.outcome.status for r in records_of(tmp_path)] == [Status.OK, Status.FAILED, Status.OK]
     out, _ = capsys.readouterr()
@@ -171,7 +162,9 @@ def test_a_failed_case_is_exit_1_and_its_neighbours_run(
 def test_an_out_of_memory_case_is_an_answer(
     attnscale_run: Callable[..., int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(job, "measure", lambda case: Outcome(status=Status.OOM, reason="2 GiB too much"))
+    monkeypatch.setattr(
+        forward, "measure", lambda case: Outcome(status=Status.OOM, reason="2 GiB too much")
+    )
     assert attnscale_run("seq=8,16") == 0
     assert "2 GiB too much" in (only_sweep(tmp_path) / "report.html").read_text()
 
@@ -186,7 +179,7 @@ def test_a_record_is_on_disk_the_moment_its_case_ends(
         seen.append(len(read_sweep(only_sweep(tmp_path))[0]))
         return real(case)
 
-    monkeypatch.setattr(job, "measure", measure)
+    monkeypatch.setattr(forward, "measure", measure)
     assert attnscale_run("seq=8,16,32") == 0
     assert seen == [0, 1, 2]
 
@@ -198,16 +191,11 @@ def test_a_record_says_where_and_how_it_was_made(
     (record,) = records_of(tmp_path)
     path = only_sweep(tmp_path) / "cases" / record.case.folder_name / "record.json"
     raw = json.loads(path.read_text())
-    assert raw["schema_version"] == 1
+    assert raw["schema_version"] == 2
     assert raw["sweep_id"] == only_sweep(tmp_path).name
     assert raw["environment"]["command"].startswith("python run.py seq=8")
     assert len(raw["outcome"]["samples_ms"]) == 7
     assert raw["environment"]["nulls"]["gpu_uuid"] == "device is cpu"
-
-
-def test_sweeps_of_one_second_never_share_a_folder(tmp_path: Path) -> None:
-    folders = {new_folder(tmp_path) for _ in range(5)}
-    assert len(folders) == 5
 
 
 def test_an_output_dir_that_is_a_file_is_one_line(
@@ -218,52 +206,29 @@ def test_an_output_dir_that_is_a_file_is_one_line(
     assert "output_dir=" in capsys.readouterr().err
 
 
-def test_an_interrupted_sweep_reports_what_is_done(
-    make_record: Callable[..., Record],
-    make_case: Callable[..., Case],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    from attnscale.record import write
-
-    def good() -> Record:
-        record = make_record(make_case(seq=8))
-        write(record, tmp_path)
-        return record
-
-    def interrupted() -> Record:
-        raise KeyboardInterrupt
-
-    jobs = [
-        Job(make_case(seq=8), good),
-        Job(make_case(seq=16), interrupted),
-        Job(make_case(seq=32), good),
-    ]
-    assert run_sweep(jobs, tmp_path, None) == sweep.EXIT_INTERRUPTED == 130
-    assert (tmp_path / "report.html").is_file()
-    assert "2 of 3 cases did not run" in capsys.readouterr().out
-
-
-def test_ctrl_c_in_a_real_process(tmp_path: Path) -> None:
-    command = [
-        sys.executable,
-        "run.py",
-        *TINY,
-        "seq=8,16,32,64",
-        f"output_dir={tmp_path}",
-        "timing.samples=1000000",
-    ]
-    process = subprocess.Popen(
-        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ
+def test_the_parent_of_a_sweep_loads_no_torch(tmp_path: Path) -> None:
+    """So it can't touch CUDA; its worker has measured with it."""
+    code = (
+        "import sys, run\n"
+        "if __name__ == '__main__':\n"
+        "    try: run.cli()\n"
+        "    finally: assert 'torch' not in sys.modules, 'torch was loaded'\n"
     )
-    deadline = time.monotonic() + 60
-    while not list(tmp_path.glob("*/cases/*/record.json")) and time.monotonic() < deadline:
-        time.sleep(0.2)
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
-    assert process.returncode == 130, err
-    assert "report: " in out
-    assert "Traceback" not in err
+    script = tmp_path / "parent.py"
+    script.write_text(f"import sys; sys.path.insert(0, {str(ROOT)!r})\n{code}")
+    overrides = [*TINY, "seq=8", "isolation=worker", f"output_dir={tmp_path / 'out'}"]
+    done = subprocess.run(
+        [sys.executable, str(script), *overrides],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    (record,) = records_of(tmp_path)
+    assert record.outcome.status is Status.OK
+    assert record.environment.isolation == "worker"
 
 
 def test_help_is_quick_because_nothing_heavy_loads() -> None:

@@ -43,6 +43,23 @@ class Device(Enum):
     cpu = "cpu"
 
 
+class Isolation(Enum):
+    """worker: one process a GPU measures case after case, replaced after a fault. fresh: a new process
+    for every case. inline: in this process, for debuggers; nothing is survived and nothing times out.
+    """
+
+    worker = "worker"
+    fresh = "fresh"
+    inline = "inline"
+
+
+class Retry(Enum):
+    """Which cases that have a record a resumed sweep measures again."""
+
+    none = "none"
+    failed = "failed"
+
+
 class TrackerName(Enum):
     """Where results go besides the sweep's folder."""
 
@@ -126,8 +143,49 @@ class Config:
     """Of weights and input tokens."""
     output_dir: str | None = None
     """Folder that gets a folder a sweep; null = outputs/ beside run.py."""
+    gpus: str = "all"
+    """all, or indices such as 0,2 among the visible GPUs; each measures one case at a time."""
+    isolation: Isolation = Isolation.worker
+    """What stands between a case and its neighbours."""
+    case_timeout_s: float = 600.0
+    """A case without a result by then ends as timeout, seconds."""
+    skip_hopeless: bool = False
+    """Whether a case larger only in seq or batch than one that ran out of memory counts as oom unrun."""
+    strict_gpu: bool = False
+    """Whether a case fails, instead of being measured, beside another process on its GPU."""
+    resume: str | None = None
+    """Folder of a sweep to go on with, or latest; only what is missing there runs."""
+    retry: Retry = Retry.none
+    """failed measures again what ended otherwise than ok, oom or unsupported in the resumed sweep."""
+    resume_force: bool = False
+    """Whether to resume although the GPU, torch or the records' schema differ."""
     timing: TimingConfig = field(default_factory=TimingConfig)
     tracker: TrackerConfig = field(default_factory=TrackerConfig)
+
+    def __post_init__(self) -> None:
+        if not 0 < self.case_timeout_s < 7 * 86400:
+            allowed = "a number of seconds above 0 and below a week is needed"
+            raise InvalidConfig("case_timeout_s", self.case_timeout_s, allowed)
+
+
+OF_THE_SWEEP = (
+    "gpus",
+    "isolation",
+    "case_timeout_s",
+    "skip_hopeless",
+    "strict_gpu",
+    "resume",
+    "retry",
+    "resume_force",
+    "output_dir",
+    "tracker",
+)
+"""What a sweep has once. Every other key is an axis."""
+
+
+def is_axis(key: str) -> bool:
+    """Whether ``key`` of an override, such as seq or +timing.samples, belongs to a point."""
+    return key.lstrip("+~").partition(".")[0] not in (*OF_THE_SWEEP, "hydra")
 
 
 def register() -> None:
@@ -184,8 +242,8 @@ def refuse(override: Override) -> None:
     InvalidConfig for text where a number is due, and for several values of what a sweep has once.
     """
     key = override.get_key_element().lstrip("+")
-    once = key == "sweeps" or key == "output_dir" or key.partition(".")[0] == "tracker"
-    if once and override.is_sweep_override():
+    once = key == "sweeps" or not is_axis(key)
+    if once and key != "gpus" and override.is_sweep_override():
         given = (override.input_line or "").partition("=")[2]
         raise InvalidConfig(key, given, "one value is needed, for it holds for the whole sweep")
     _refuse_text_for_numbers(override)

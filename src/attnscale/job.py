@@ -1,101 +1,188 @@
-"""One Hydra job, start to end: config to case, measure, record, write, track.
+"""From composed Hydra points to a sweep: here, on the GPUs of this machine, or elsewhere.
 
-And the sweep of such jobs as Hydra's launcher sees it: every point validated before the first runs.
+Elsewhere is another Hydra launcher, of a cluster. Its jobs come back through ``run``, one case each,
+on the machine that measures; the folder is made and the report built here in either case.
 """
 
-import functools
+import dataclasses
+import shlex
+import sys
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 
-from hydra.core.hydra_config import HydraConfig
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import DictConfig
 
-from attnscale import record as records
-from attnscale.case import Case
-from attnscale.config import Config, TrackerMode, TrackerName, to_case, to_config
-from attnscale.measure.cost import costs
-from attnscale.measure.device import resolve, snapshot
-from attnscale.measure.forward import measure
-from attnscale.record import Record
-from attnscale.report.tracker import Settings, Tracker, open_tracker
-from attnscale.sweep import Job, new_folder, run_sweep
+from attnscale.case import Case, InvalidConfig
+from attnscale.config import Config, Device, Retry, TrackerMode, TrackerName, to_case, to_config
+from attnscale.measure import worker
+from attnscale.report.tracker import Settings as TrackerSettings
+from attnscale.report.tracker import Tracker, open_tracker
+from attnscale.sweep.devices import CPU, chosen_gpus, resolve
+from attnscale.sweep.devices import Device as Lane
+from attnscale.sweep.folder import (
+    LATEST,
+    Resume,
+    SweepFolder,
+    held_alone,
+    joined,
+    latest,
+    resumed,
+    started,
+)
+from attnscale.sweep.run import EXIT_FAILED_CASES, Settings, close, distinct, run_cases
+from attnscale.sweep.worker import Measuring
 
+MEASURING = Measuring(worker.start, worker.measure)
 
-def run(composed: DictConfig) -> Record:
-    """Measure the case that ``composed`` describes and leave its record in the sweep's folder."""
-    folder = Path(HydraConfig.get().sweep.dir)
-    config = to_config(composed)
-    case = _case(config)
-    started_at = _now()
-    environment = snapshot(case.device)  # before the case, which may leave a device that can't be asked
-    outcome = measure(case)
-    record = Record(
-        sweep_id=folder.name,
-        key=case.key,
-        slug=case.slug,
-        case=case,
-        outcome=outcome,
-        costs=costs(case, ran=outcome.backend_chosen),
-        environment=environment,
-        started_at=started_at,
-        ended_at=_now(),
-    )
-    records.write(record, folder)
-    if tracker := _tracker(config, folder):
-        tracker.log_case(record)
-    return record
+Elsewhere = Callable[[list[list[str]], Path], object]
+"""Runs each list of overrides as a job, its logs in the folder; returns when all have ended."""
 
 
-def sweep(points: Sequence[DictConfig], task: Callable[[DictConfig], object]) -> int:
-    """Validate every composed point, run each through ``task``, close; the exit code of the process.
+def sweep(
+    points: Sequence[DictConfig],
+    outputs: Path,
+    *,
+    names_cases: bool = True,
+    elsewhere: Elsewhere | None = None,
+) -> int:
+    """Validate every composed point, measure what is to do, close; the exit code of the process.
 
-    InvalidConfig before anything has run or been written when one point is invalid.
+    ``outputs`` gets the sweep's folder unless the config names another. With ``names_cases`` false
+    the command named no axis, and a resumed sweep goes on with its own grid. InvalidConfig before
+    anything has run or been written when one point is invalid.
     """
-    configs = [to_config(_without_hydra(point)) for point in points]
-    cases = [_case(config) for config in configs]
-    folder = new_folder(_output_dir(configs[0], points[0]))
-    jobs = [
-        Job(case=case, run=functools.partial(_run_in, folder, point, task))
-        for case, point in zip(cases, points, strict=True)
-    ]
-    return run_sweep(jobs, folder, _tracker(configs[0], folder))
+    configs = [to_config(point) for point in points]
+    config = configs[0]
+    local = elsewhere is None
+    cases, repeated = distinct(_case(each, local=local) for each in configs)
+    folder = _folder(cases if names_cases else None, config, outputs)
+    folder = dataclasses.replace(folder, notices=[*repeated, *folder.notices])
+    with held_alone(folder.path):
+        if elsewhere is None:
+            return _sweep_here(folder, config)
+        return _sweep_elsewhere(folder, config, elsewhere)
 
 
-def _run_in(folder: Path, point: DictConfig, task: Callable[[DictConfig], object]) -> Record:
-    """As Hydra's launchers do it: the job's own Hydra config is global while the job runs."""
-    with open_dict(point):
-        point.hydra.sweep.dir = str(folder)
-    HydraConfig.instance().set_config(point)
-    record = task(_without_hydra(point))
-    assert isinstance(record, Record)
-    return record
+def run(composed: DictConfig) -> None:
+    """Measure the one case that ``composed`` describes for a sweep that another process runs."""
+    config = to_config(composed)
+    if config.resume is None:
+        raise InvalidConfig("resume", None, "a job of another launcher needs its sweep's folder")
+    path = Path(config.resume)
+    case = _case(config, local=True)
+    folder = joined(case, path)
+    run_cases(folder, _devices([case], config), _settings(config), MEASURING, _tracker(config, path))
 
 
-def _without_hydra(point: DictConfig) -> DictConfig:
-    plain = point.copy()
-    with open_dict(plain):
-        del plain["hydra"]
-    return plain
+def _sweep_here(folder: SweepFolder, config: Config) -> int:
+    tracker = _tracker(config, folder.path)
+    try:
+        run_cases(folder, _devices(folder.todo, config), _settings(config), MEASURING, tracker)
+    except KeyboardInterrupt:
+        print("interrupted: the report holds what was measured until now", file=sys.stderr)
+        return close(folder.path, tracker, interrupted=True)
+    except OSError as error:
+        kept = f"what was measured before is kept, resume={folder.path} goes on"
+        print(f"attnscale: {error.filename}: {error.strerror}; {kept}", file=sys.stderr)
+        close(folder.path, tracker)
+        return EXIT_FAILED_CASES
+    return close(folder.path, tracker)
 
 
-def _case(config: Config) -> Case:
-    return to_case(config, device=resolve(config.device.value))
+def _sweep_elsewhere(folder: SweepFolder, config: Config, elsewhere: Elsewhere) -> int:
+    for notice in folder.notices:
+        print(notice, file=sys.stderr)
+    folder.write_manifest()
+    jobs = [_overrides(case, folder.path, config) for case in folder.todo]
+    interrupted = False
+    try:
+        if jobs:
+            elsewhere(jobs, folder.path)
+    except KeyboardInterrupt:
+        interrupted = True
+    except Exception as error:  # noqa: BLE001 - each launcher has its own; the records say what is missing
+        print(f"attnscale: a job did not end well: {_one_line(error)}", file=sys.stderr)
+    return close(folder.path, _tracker(config, folder.path), interrupted=interrupted)
 
 
-def _output_dir(config: Config, point: DictConfig) -> Path:
-    if config.output_dir is not None:
-        return Path(config.output_dir).absolute()
-    sources = OmegaConf.select(point, "hydra.runtime.config_sources")
-    conf = next(Path(source.path) for source in sources if source.provider == "main")
-    return conf.parent / "outputs"
+def _folder(cases: Sequence[Case] | None, config: Config, outputs: Path) -> SweepFolder:
+    parent = outputs if config.output_dir is None else Path(config.output_dir).absolute()
+    command = shlex.join(["python", Path(sys.argv[0]).name, *sys.argv[1:]])
+    if config.resume is None:
+        for key, default in (("retry", Retry.none), ("resume_force", False)):
+            if getattr(config, key) != default:
+                raise InvalidConfig(
+                    key, _text(getattr(config, key)), "resume=FOLDER or latest is needed too"
+                )
+        assert cases is not None
+        return started(cases, parent, command)
+    path = latest(parent) if config.resume == LATEST else Path(config.resume).absolute()
+    how = Resume(
+        retry_failed=config.retry is Retry.failed, force=config.resume_force, infer=config.skip_hopeless
+    )
+    return resumed(cases, path, command, how)
+
+
+def _case(config: Config, *, local: bool) -> Case:
+    requested = config.device.value
+    if local:
+        return to_case(config, device=resolve(requested))
+    if config.device is Device.auto:
+        why = "cuda or cpu is needed under this launcher, whose machines are others than this"
+        raise InvalidConfig("device", requested, why)
+    return to_case(config, device=requested)
+
+
+def _devices(cases: Sequence[Case], config: Config) -> list[Lane]:
+    kinds = {case.device for case in cases}
+    gpus = chosen_gpus(config.gpus) if "cuda" in kinds else []
+    return gpus + ([CPU] if "cpu" in kinds else [])
+
+
+def _settings(config: Config) -> Settings:
+    return Settings(
+        isolation=config.isolation.value,
+        case_timeout_s=config.case_timeout_s,
+        skip_hopeless=config.skip_hopeless,
+        strict_gpu=config.strict_gpu,
+    )
+
+
+def _overrides(case: Case, folder: Path, config: Config) -> list[str]:
+    """What makes ``case`` again on another machine, and how it is to be run there."""
+    fields = dataclasses.asdict(case)
+    timing = fields.pop("timing")
+    fields |= {f"timing.{name}": value for name, value in timing.items()}
+    fields |= {
+        name: getattr(config, name) for name in ("gpus", "isolation", "case_timeout_s", "strict_gpu")
+    }
+    fields |= {"resume": folder, "tracker": config.tracker.name}
+    if config.tracker.name is not TrackerName.none:
+        tracker = dataclasses.asdict(config.tracker)
+        fields |= {f"tracker.{name}": value for name, value in tracker.items() if name != "name"}
+    return [f"{name}={_quoted(value)}" for name, value in fields.items()]
+
+
+def _quoted(value: object) -> str:
+    text = _text(value)
+    plain = not isinstance(value, str | Path) or text.replace("_", "").isalnum()
+    return text if plain else "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def _text(value: object) -> str:
+    """As an override has it."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(getattr(value, "value", value))
 
 
 def _tracker(config: Config, folder: Path) -> Tracker | None:
     tracker = config.tracker
     if tracker.name is TrackerName.none:
         return None
-    settings = Settings(
+    settings = TrackerSettings(
         online=tracker.mode is TrackerMode.online,
         project=tracker.project,
         entity=tracker.entity,
@@ -104,5 +191,5 @@ def _tracker(config: Config, folder: Path) -> Tracker | None:
     return open_tracker(settings, folder)
 
 
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="milliseconds")
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__

@@ -8,17 +8,22 @@ one of the shared words: it imports no room of the project and needs no torch.
 
 import enum
 import os
-import tempfile
+import secrets
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, FiniteFloat, ValidationError, model_validator
+from pydantic_core import from_json
 
 from attnscale.case import Case
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+READABLE_SCHEMAS = (1, 2)
+"""2 added log_tail, attempts, inferred_from, host, isolation and foreign_processes."""
 RECORD_NAME = "record.json"
+LOG_NAME = "log.txt"
 CASES_FOLDER = "cases"
 
 
@@ -54,8 +59,8 @@ class Metrics(_Frozen):
     latency_ci_high_ms: FiniteFloat | None = None
     """Upper end of it."""
     first_call_ms: FiniteFloat | None = None
-    """The first forward of the case, with cuDNN's plan building. The first case of a process also pays
-    for starting CUDA and cuBLAS; kernels that were loaded before are not loaded again."""
+    """The first forward of the case, with cuDNN's plan building. The first case of a worker also pays
+    for starting cuBLAS; kernels that were loaded before are not loaded again."""
     tokens_per_s: FiniteFloat | None = None
     """batch * seq / latency."""
     peak_allocated_bytes: int | None = None
@@ -99,6 +104,12 @@ class Outcome(_Frozen):
     """none, native (enable_gqa) or materialised (K and V repeated to all heads)."""
     traceback: str | None = None
     """Of a failed case."""
+    log_tail: str | None = None
+    """The last lines that a case which is not ok, oom or unsupported left in its log."""
+    attempts: int = 1
+    """Workers it took: out of memory is tried once more in a fresh one before it counts."""
+    inferred_from: str | None = None
+    """Key of the smaller case whose lack of memory decided this one, which did not run."""
 
     @model_validator(mode="after")
     def _explains_itself(self) -> Self:
@@ -139,6 +150,12 @@ class Environment(_Frozen):
     git_commit: str | None
     command: str
     nulls: dict[str, str]
+    host: str | None = None
+    """Name of the machine."""
+    isolation: str | None = None
+    """worker (a process that measures case after case), fresh (one a case) or inline (none)."""
+    foreign_processes: list[str] | None = None
+    """Compute processes of others seen on the GPU just before or after the case."""
 
 
 class Record(_Frozen):
@@ -168,6 +185,13 @@ class Skipped(_Frozen):
 
     path: Path
     why: str
+    foreign: bool = False
+    """Whether it is whole, of another release."""
+
+
+def now() -> str:
+    """The time as records have it: ISO 8601, UTC, milliseconds."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
 def record_path(sweep: Path, case: Case) -> Path:
@@ -175,48 +199,89 @@ def record_path(sweep: Path, case: Case) -> Path:
     return sweep / CASES_FOLDER / case.folder_name / RECORD_NAME
 
 
+def log_path(sweep: Path, case: Case) -> Path:
+    """Where all that was printed while ``case`` was measured lies; there is no file if it was silent."""
+    return record_path(sweep, case).with_name(LOG_NAME)
+
+
 def write(record: Record, sweep: Path) -> Path:
     """Write atomically and durably: after a crash the record is there whole or not at all."""
     path = record_path(sweep, record.case)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     write_atomically(path, record.model_dump_json(indent=1) + "\n")
     return path
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Replace ``path`` by ``text`` in one step, synced to disk."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    """Replace ``path`` by ``text`` in one step, synced to disk.
+
+    OSError with the path when it can't be, a full disk for one; what was there before is intact.
+    """
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
+        with temporary.open("x", encoding="utf-8") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.replace(path)
+        _sync_folder(path.parent)
+    except BaseException as error:
+        temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise OSError(error.errno, error.strerror, str(path)) from error
         raise
-    folder = os.open(path.parent, os.O_RDONLY)
+
+
+def make_folder(folder: Path) -> None:
+    """Make it with its parents, synced to disk; FileExistsError is not raised."""
+    if folder.is_dir():
+        return
+    make_folder(folder.parent)
+    folder.mkdir(exist_ok=True)
+    _sync_folder(folder.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make its entries durable: a file's own sync doesn't."""
+    handle = os.open(folder, os.O_RDONLY)
     try:
-        os.fsync(folder)
+        os.fsync(handle)
     finally:
-        os.close(folder)
+        os.close(handle)
+
+
+class ForeignSchema(ValueError):
+    """A record of another release, whole but not for this one."""
 
 
 def read(path: Path) -> Record:
-    """Read one record. ValueError with one line when it is damaged or foreign."""
+    """Read one record. ValueError with one line when it is damaged, ForeignSchema when it is foreign."""
     try:
-        record = Record.model_validate_json(path.read_bytes())
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        place = ".".join(str(part) for part in first["loc"]) or "the file"
-        raise ValueError(f"{place}: {first['msg']}") from error
+        raw = from_json(path.read_bytes())
     except OSError as error:
         raise ValueError(error.strerror or str(error)) from error
-    if record.schema_version != SCHEMA_VERSION:
-        raise ValueError(f"schema_version {record.schema_version}, this release reads {SCHEMA_VERSION}")
+    except ValueError as error:
+        raise ValueError(f"the file: Invalid JSON: {error}") from error
+    if not isinstance(raw, dict):
+        raise ValueError("the file: it should be an object")  # noqa: TRY004 - one kind for all damage
+    version = raw.get("schema_version")
+    if isinstance(version, int) and version not in READABLE_SCHEMAS:
+        reads = " and ".join(map(str, READABLE_SCHEMAS))
+        raise ForeignSchema(f"schema_version {version}, this release reads {reads}")
+    try:
+        record = Record.model_validate(raw)
+    except ValidationError as error:
+        raise ValueError(first_problem(error)) from error
     if record.key != record.case.key:
         raise ValueError(f"key {record.key} is not that of its case, {record.case.key}")
     return record
+
+
+def first_problem(error: ValidationError) -> str:
+    """The first thing that was wrong, in one line."""
+    first = error.errors(include_url=False)[0]
+    place = ".".join(str(part) for part in first["loc"]) or "the file"
+    return f"{place}: {first['msg']}"
 
 
 def read_sweep(sweep: Path) -> tuple[list[Record], list[Skipped]]:
@@ -227,7 +292,8 @@ def read_sweep(sweep: Path) -> tuple[list[Record], list[Skipped]]:
         try:
             records.append(read(path))
         except ValueError as error:
-            skipped.append(Skipped(path=path, why=" ".join(str(error).split())))
+            why = " ".join(str(error).split())
+            skipped.append(Skipped(path=path, why=why, foreign=isinstance(error, ForeignSchema)))
     records.sort(key=lambda record: record.started_at)
     return records, skipped
 

@@ -1,4 +1,4 @@
-"""Which device a case runs on, and the snapshot of the environment that goes into its record."""
+"""The device of this process, and the snapshot of the environment that goes into a record."""
 
 import functools
 import importlib.metadata
@@ -11,20 +11,9 @@ from pathlib import Path
 import torch
 
 from attnscale import __version__
-from attnscale.case import InvalidConfig
 from attnscale.record import Environment
 
 _PACKAGES = ("hydra-core", "omegaconf", "numpy", "triton", "nvidia-cudnn-cu12", "nvidia-cudnn-cu13")
-
-
-def resolve(requested: str) -> str:
-    """cuda or cpu for what the config asks (auto, cuda, cpu). InvalidConfig where there is no GPU."""
-    available = torch.cuda.is_available()
-    if requested == "auto":
-        return "cuda" if available else "cpu"
-    if requested == "cuda" and not available:
-        raise InvalidConfig("device", "cuda", "no CUDA device is visible here; allowed: auto, cpu")
-    return requested
 
 
 def synchronize(device: str) -> None:
@@ -64,6 +53,7 @@ def snapshot(device: str) -> Environment:
         git_commit=_git_commit(nulls),
         command=shlex.join(["python", Path(sys.argv[0]).name, *sys.argv[1:]]),
         nulls=nulls,
+        host=platform.node(),
     )
 
 

@@ -5,11 +5,12 @@
 - report.html: all of it in one file
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from attnscale.manifest import MANIFEST_NAME, Manifest, read_manifest
 from attnscale.record import CASES_FOLDER, Record, Skipped, read_sweep, write_atomically
 
 if TYPE_CHECKING:
@@ -34,7 +35,9 @@ class Report:
     figures: Sequence[Path]
     """The PNG files."""
     notes: Sequence[str]
-    """What could not be built, and why."""
+    """What a reader must know besides: what could not be built, did not run, or was not alone."""
+    not_run: Sequence[str]
+    """Slugs of the cases that the sweep was meant to hold and has no readable record of."""
 
     @property
     def page(self) -> Path:
@@ -64,12 +67,47 @@ def _write(folder: Path, records: Sequence[Record], skipped: Sequence[Skipped]) 
     from attnscale.report import page, plots
 
     table = frame(records)
-    notes = write_tables(table, folder)
+    manifest, damage = _manifest(folder)
+    measured = {record.key for record in records}
+    not_run = [one.slug for one in manifest.cases if one.key not in measured] if manifest else []
+    notes = [*write_tables(table, folder), *damage, *_not_run(not_run, manifest), *_not_alone(records)]
+    commands = manifest.commands if manifest else distinct(r.environment.command for r in records)
     figures = plots.draw_all(table, _emptied(folder / FIGURES_FOLDER))
-    html = page.render(records, table, skipped, figures, notes, sweep_id=folder.resolve().name)
+    html = page.render(records, table, skipped, figures, notes, commands, folder.resolve().name)
     write_atomically(folder / PAGE_NAME, html)
     pngs = [figure.path.with_suffix(".png") for figure in figures]
-    return Report(folder, records, skipped, table, pngs, notes)
+    return Report(folder, records, skipped, table, pngs, notes, not_run)
+
+
+def distinct(values: Iterable[str]) -> list[str]:
+    """Each once, in the order first seen."""
+    return list(dict.fromkeys(values))
+
+
+def _manifest(folder: Path) -> tuple[Manifest | None, list[str]]:
+    """It only says what is missing, so a damaged one costs no report."""
+    try:
+        return read_manifest(folder), []
+    except ValueError as error:
+        return None, [f"{MANIFEST_NAME} can't be read ({error}): which cases did not run is unknown"]
+
+
+def _not_run(slugs: Sequence[str], manifest: Manifest | None) -> list[str]:
+    if not slugs or manifest is None:
+        return []
+    some = ", ".join(slugs[:3]) + (", ..." if len(slugs) > 3 else "")
+    return [f"{len(slugs)} of {len(manifest.cases)} cases did not run ({some}); resume=FOLDER runs them"]
+
+
+def _not_alone(records: Sequence[Record]) -> list[str]:
+    beside = [record for record in records if record.environment.foreign_processes]
+    if not beside:
+        return []
+    seen = distinct(name for r in beside for name in r.environment.foreign_processes or [])
+    return [
+        f"{len(beside)} of {len(records)} cases were measured beside another process on their GPU, "
+        f"which can slow them and take their memory: {', '.join(seen)}"
+    ]
 
 
 def _emptied(folder: Path) -> Path:

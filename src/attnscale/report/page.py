@@ -46,6 +46,7 @@ def render(
     skipped: Sequence[Skipped],
     figures: Sequence[Figure],
     notes: Sequence[str],
+    commands: Sequence[str],
     sweep_id: str,
 ) -> str:
     """The page as HTML; every text from a record is escaped."""
@@ -57,7 +58,7 @@ def render(
     )
     return environment.from_string(template).render(
         sweep_id=sweep_id,
-        commands=_distinct(record.environment.command for record in records),
+        commands=commands,
         fixed={name: str(value) for name, value in fixed_axes(table).items()},
         answers=fastest(table),
         environments=_environments(records),

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from attnscale.record import Record, Skipped, Status, record_path
+from attnscale.record import Record, Skipped, Status, log_path, record_path
 from attnscale.report.numbers import GIB, interval, number, printable, short
 
 if TYPE_CHECKING:
@@ -49,7 +49,8 @@ def show_unexpected(
         outcome = record.outcome
         if outcome.status is not Status.OK:
             reason = printable(outcome.reason)
-            where = record_path(folder, record.case)
+            log = log_path(folder, record.case)
+            where = log if log.exists() else record_path(folder, record.case)
             _print_line(f"{outcome.status}: {record.slug}: {reason} (more in {where})", console)
     for entry in skipped:
         _print_line(f"not read: {entry.path}: {printable(entry.why)}", console)

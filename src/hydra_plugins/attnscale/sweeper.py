@@ -47,11 +47,17 @@ class GridSweeper(Sweeper):
     ) -> None:
         from hydra.core.plugins import Plugins
 
+        from hydra_plugins.attnscale.launcher import SweepLauncher
+
         self.config = config
         self.hydra_context = hydra_context
-        self.launcher = Plugins.instance().instantiate_launcher(
+        launcher = Plugins.instance().instantiate_launcher(
             hydra_context=hydra_context, task_function=task_function, config=config
         )
+        if not isinstance(launcher, SweepLauncher):
+            launcher = SweepLauncher(elsewhere=launcher)
+            launcher.setup(hydra_context=hydra_context, task_function=task_function, config=config)
+        self.launcher = launcher
 
     def sweep(self, arguments: list[str]) -> Any:
         from attnscale import config
@@ -74,7 +80,9 @@ def grid(overrides: Sequence[Override]) -> list[list[str]]:
     axes: dict[str, list[str]] = {}
     for override in overrides:
         key = override.get_key_element()
-        if override.is_sweep_override():
+        if key == "gpus":
+            values = [f"'{(override.input_line or '').partition('=')[2]}'"]  # 0,2 is one value here
+        elif override.is_sweep_override():
             values = list(override.sweep_string_iterator())
         else:
             values = [override.get_value_element_as_str()]

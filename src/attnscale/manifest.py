@@ -1,0 +1,72 @@
+"""The manifest: which cases a sweep's folder is meant to hold, whether they were measured or not.
+
+``SWEEP/sweep.json``, written whole or not at all. Outcomes and environments are in the records and
+nowhere else. This module is one of the shared words: it imports no room of the project.
+"""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Self
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from attnscale.case import Case
+from attnscale.record import SCHEMA_VERSION, first_problem, write_atomically
+
+MANIFEST_NAME = "sweep.json"
+
+
+class PlannedCase(BaseModel):
+    """One point of the grid."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    key: str
+    slug: str
+    case: Case
+
+
+class Manifest(BaseModel):
+    """What a folder is meant to hold."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    schema_version: int = SCHEMA_VERSION
+    """Of the records in the folder."""
+    sweep_id: str
+    commands: Sequence[str]
+    """Every command that asked for cases of this folder, oldest first."""
+    cases: Sequence[PlannedCase]
+    """In the order first asked for."""
+
+    def extended(self, cases: Iterable[Case], command: str) -> Self:
+        """With the cases of one more command; those already planned stay where they are."""
+        planned = {entry.key: entry for entry in self.cases}
+        for case in cases:
+            planned.setdefault(case.key, PlannedCase(key=case.key, slug=case.slug, case=case))
+        commands = [*self.commands, command]
+        return self.model_copy(update={"cases": list(planned.values()), "commands": commands})
+
+
+def manifest_path(sweep: Path) -> Path:
+    """Where the manifest of a sweep lies."""
+    return sweep / MANIFEST_NAME
+
+
+def write_manifest(manifest: Manifest, sweep: Path) -> None:
+    """Atomically and durably."""
+    write_atomically(manifest_path(sweep), manifest.model_dump_json(indent=1) + "\n")
+
+
+def read_manifest(sweep: Path) -> Manifest | None:
+    """None where there is none. ValueError with one line when it is damaged."""
+    try:
+        text = manifest_path(sweep).read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise ValueError(error.strerror or str(error)) from error
+    try:
+        return Manifest.model_validate_json(text)
+    except ValidationError as error:
+        raise ValueError(first_problem(error)) from error
