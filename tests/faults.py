@@ -131,7 +131,7 @@ def pretend(case: Case, log: Path | None, stack_after_s: float | None) -> Answer
     before, began = len(_MEASURED), now()
     _MEASURED.append(case.key)
     with worker._output_in(log), worker._stack_in_log(stack_after_s):
-        outcome = _outcome(case, before)
+        outcome = outcome_of(case, before)
     return Answer(
         outcome=outcome,
         started_at=began,
@@ -154,7 +154,7 @@ def measure(case: Case, log: Path | None, stack_after_s: float | None) -> Answer
         return worker.measure(case, log, stack_after_s)
 
 
-def _outcome(case: Case, before: int) -> Outcome:
+def outcome_of(case: Case, before: int) -> Outcome:
     try:
         commit_fault(case)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - as the worker does

@@ -5,18 +5,21 @@ test_faults.py. HYDRA_FULL_ERROR and argv are restored.
 """
 
 import json
+import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
 
 import run as command_line
 from attnscale.case import Case
 from attnscale.measure import forward
 from attnscale.record import Outcome, Record, Status, read_sweep
 from attnscale.sweep import devices
+from hydra_plugins.attnscale.sweeper import grid
 from tests.processes import ROOT, TINY
 
 INLINE = [*TINY, "isolation=inline"]
@@ -26,10 +29,11 @@ INLINE = [*TINY, "isolation=inline"]
 def attnscale_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
     """Run the command line in another working directory; its exit code."""
 
-    def call(*overrides: str) -> int:
+    def call(*overrides: str, base: Sequence[str] | None = None) -> int:
+        where = f"output_dir={tmp_path / 'out'}"
         monkeypatch.setenv("HYDRA_FULL_ERROR", "0")
         monkeypatch.setattr(
-            sys, "argv", ["run.py", *overrides, *INLINE, f"output_dir={tmp_path / 'out'}"]
+            sys, "argv", ["run.py", *overrides, *(INLINE if base is None else base), where]
         )
         with pytest.raises(SystemExit) as ended:
             command_line.cli()
@@ -114,7 +118,16 @@ def test_a_repeated_value_runs_once_with_a_notice(
         (["model=null"], "attnscale: model=null: one of its choices"),
         (["backend=null"], "attnscale: backend=null: one of its choices"),
         (["sweeps=seq,batch"], "attnscale: sweeps=seq,batch: one value is needed"),
-        (["device=cuda"], "attnscale: device=cuda: no CUDA device"),
+        (["device=cuda"], "attnscale: device=cuda: no CUDA device is visible here (this torch is a CPU"),
+        (["isolation=both"], "attnscale: isolation=both: must be one of worker, fresh, inline"),
+        (["isolation=worker,fresh"], "attnscale: isolation=worker,fresh: one value is needed"),
+        (["case_timeout_s=0"], "attnscale: case_timeout_s=0.0: a number of seconds above 0"),
+        (["case_timeout_s=soon"], "attnscale: case_timeout_s=soon: a number is needed"),
+        (["skip_hopeless=perhaps"], "attnscale: skip_hopeless=perhaps: true or false is needed"),
+        (["resume=latest"], "attnscale: resume=latest: no sweep is in "),
+        (["resume=nowhere"], "attnscale: resume="),
+        (["retry=failed"], "attnscale: retry=failed: resume=FOLDER or latest is needed too"),
+        (["resume_force=true"], "attnscale: resume_force=true: resume=FOLDER or latest is needed too"),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )
@@ -196,6 +209,71 @@ def test_a_record_says_where_and_how_it_was_made(
     assert raw["environment"]["command"].startswith("python run.py seq=8")
     assert len(raw["outcome"]["samples_ms"]) == 7
     assert raw["environment"]["nulls"]["gpu_uuid"] == "device is cpu"
+
+
+def test_a_resumed_sweep_does_what_is_missing_damaged_or_asked_again(
+    attnscale_run: Callable[..., int],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    real = forward.measure
+    measured: list[int] = []
+    failing = {24}
+
+    def measure(case: Case) -> Outcome:
+        measured.append(case.seq)
+        if case.seq in failing:
+            return Outcome(status=Status.FAILED, reason="RuntimeError: on purpose", traceback="Trace")
+        return real(case)
+
+    def measured_by(*overrides: str, base: Sequence[str] | None = None) -> tuple[int, list[int]]:
+        measured.clear()
+        return attnscale_run(*overrides, base=base), list(measured)
+
+    monkeypatch.setattr(forward, "measure", measure)
+    assert measured_by("seq=8,16,24") == (1, [8, 16, 24])
+    assert measured_by("seq=8,16,24", "resume=latest") == (1, [])
+    (record,) = only_sweep(tmp_path).glob("cases/*s16*/record.json")
+    record.write_text(record.read_text()[:500])
+    assert measured_by("seq=8,16,24", f"resume={only_sweep(tmp_path)}") == (1, [16])
+    assert f"{record}: the file: Invalid JSON" in capsys.readouterr().err
+    failing.clear()
+    assert measured_by("seq=8,16,24", "resume=latest", "retry=failed") == (0, [24])
+    assert measured_by("seq=8,32", "resume=latest") == (0, [32])
+    err = capsys.readouterr().err
+    assert "1 case is new to this folder and extends its grid" in err
+    assert "2 cases of this folder are not in the grid asked for; they stay" in err
+    record.unlink()
+    settings = ["tracker=none", "isolation=inline"]
+    assert measured_by("resume=latest", base=settings) == (0, [16])
+    assert len(records_of(tmp_path)) == 4
+    manifest = json.loads((only_sweep(tmp_path) / "sweep.json").read_text())
+    assert [entry["case"]["seq"] for entry in manifest["cases"]] == [8, 16, 24, 32]
+    assert len(manifest["commands"]) == 6
+
+
+def test_a_sweep_of_another_torch_is_not_gone_on_with_unless_forced(
+    attnscale_run: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert attnscale_run("seq=8") == 0
+    (path,) = only_sweep(tmp_path).glob("cases/*/record.json")
+    path.write_text(re.sub(r'"torch": ".*"', '"torch": "2.0.0"', path.read_text()))
+    held = {file: file.read_bytes() for file in only_sweep(tmp_path).rglob("*") if file.is_file()}
+    capsys.readouterr()
+    assert attnscale_run("seq=8,16", "resume=latest") == 2
+    assert "torch 2.0.0 there, " in capsys.readouterr().err
+    assert held == {
+        file: file.read_bytes() for file in only_sweep(tmp_path).rglob("*") if file.is_file()
+    }
+    assert attnscale_run("seq=8,16", "resume=latest", "resume_force=true") == 0
+    assert len(records_of(tmp_path)) == 2
+    assert "ran in 2 different environments" in (only_sweep(tmp_path) / "report.html").read_text()
+
+
+def test_gpus_are_one_value_of_the_sweep_and_no_axis() -> None:
+    overrides = OverridesParser.create().parse_overrides(["gpus=0,2", "seq=8,16"])
+    assert grid(overrides) == [["gpus='0,2'", "seq=8"], ["gpus='0,2'", "seq=16"]]
 
 
 def test_an_output_dir_that_is_a_file_is_one_line(

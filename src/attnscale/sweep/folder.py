@@ -192,9 +192,11 @@ def _differences(manifest: Manifest, cases: Sequence[Case]) -> list[str]:
     asked = {case.key for case in cases}
     notices = []
     if added := len(asked - planned):
-        notices.append(f"the grid differs from this folder's: {added} cases are new and extend it")
+        new = "1 case is new" if added == 1 else f"{added} cases are new"
+        notices.append(f"{new} to this folder and extend{'s' if added == 1 else ''} its grid")
     if left := len(planned - asked):
-        notices.append(f"{left} cases of this folder are not in the grid; they stay as they are")
+        other = "1 case of this folder is" if left == 1 else f"{left} cases of this folder are"
+        notices.append(f"{other} not in the grid asked for; they stay")
     return notices
 
 

@@ -87,7 +87,7 @@ def run_cases(
     with SweepProgress(folder.todo, Console(stderr=True)) as progress, _sigterm_interrupts():
         for notice in folder.notices:
             progress.notice(notice)
-        if not folder.held:
+        if not (folder.held and folder.todo):  # nothing there that what is measured might not join
             folder.write_manifest()
         run = _Run(folder, settings, measuring, tracker, progress)
         for kind in ("cuda", "cpu"):  # one after the other: a busy CPU launches late
