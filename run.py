@@ -7,6 +7,7 @@ can cause ends here as one line on stderr with exit code 2, before any case has 
 import os
 import re
 import sys
+import warnings
 from pathlib import Path
 
 import hydra
@@ -18,6 +19,8 @@ from attnscale import config
 from attnscale.case import InvalidConfig
 
 config.register()
+# conf/hydra/launcher completes the schemas of the plug-ins, which is what this warns of.
+warnings.filterwarnings("ignore", message=r"\s*'hydra/launcher/.*' is validated against ConfigStore schema")
 
 
 @hydra.main(version_base="1.3", config_path=str(Path(__file__).parent / "conf"), config_name="config")

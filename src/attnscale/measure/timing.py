@@ -7,7 +7,9 @@ On CUDA two events enclose the forward, so host time counts where the GPU waits 
 import time
 from collections.abc import Callable, Sequence
 
+import numpy
 import torch
+from scipy.stats import quantile_test
 
 from attnscale.case import Timing
 from attnscale.measure.device import synchronize
@@ -40,9 +42,6 @@ def median_interval(samples: Sequence[float]) -> tuple[float, float | None, floa
     The ends are None below six samples, when no pair of them encloses the median that surely.
     Source: Conover, Practical Nonparametric Statistics, 3rd ed., section 3.2; scipy's quantile_test.
     """
-    import numpy
-    from scipy.stats import quantile_test
-
     test = quantile_test(samples, q=0, p=0.5)
     interval = test.confidence_interval(confidence_level=0.95)
     known = numpy.isfinite([interval.low, interval.high]).all()

@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
 from attnscale.case import Case
 from attnscale.record import Environment, Outcome, Status, now
 
@@ -44,7 +46,7 @@ def start(kind: str, uuid: str | None) -> Started:
     """Take the device (cuda or cpu), the GPU by its UUID alone, and load what measuring needs."""
     if uuid is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = uuid
-    from attnscale.measure import device, forward  # noqa: F401 - forward is loaded before a case's clock
+    from attnscale.measure import device, forward  # noqa: F401 - loaded before a case's clock
 
     device.synchronize(kind)  # on a GPU this makes the context, which no case is to pay for
     return Started(device.snapshot(kind), os.getpid())
@@ -115,6 +117,4 @@ def _stack_in_log(after_s: float | None) -> Iterator[None]:
 
 
 def _resident_bytes() -> int:
-    import psutil
-
     return int(psutil.Process().memory_info().rss)

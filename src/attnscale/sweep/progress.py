@@ -5,7 +5,7 @@ beside the measuring.
 """
 
 import threading
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
@@ -15,7 +15,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.text import Text
 
 from attnscale.case import Case
-from attnscale.measure.cost import costs
 from attnscale.record import Record
 
 
@@ -35,7 +34,7 @@ class SweepProgress:
         self._total = len(todo)
         self._done: Counter[str] = Counter()
         self._current: dict[str, str] = {}
-        self._time_left = TimeLeft(todo)
+        self._recent_s: deque[float] = deque(maxlen=8)
         self._left = ""
         self._lock = threading.Lock()
 
@@ -58,14 +57,15 @@ class SweepProgress:
             self._show()
 
     def ended(self, record: Record, seconds: float, lanes: int) -> None:
-        """Its record is on disk; it took a lane this long, everything included."""
+        """Its record is on disk; it took its lane so long, without starting a worker."""
         with self._lock:
             self._current.pop(record.key, None)
             self._done[record.outcome.status.value] += 1
-            self._time_left.learn(record.case, seconds)
+            self._recent_s.append(seconds)
             self._say(f"[{self._done.total()}/{self._total}] {record.slug} {_in_short(record)}")
             self._bar.advance(self._task)
-            self._show(self._time_left.text(lanes))
+            self._left = self._estimate(lanes)
+            self._show()
 
     def notice(self, text: str) -> None:
         """A line that stays."""
@@ -75,52 +75,28 @@ class SweepProgress:
     def _say(self, text: str) -> None:
         self._bar.console.print(Text(text), soft_wrap=True)
 
-    def _show(self, left: str | None = None) -> None:
+    def _estimate(self, lanes: int) -> str:
+        """From the latest cases: the next will be like them, or larger."""
+        to_do = self._total - self._done.total()
+        mean_s = sum(self._recent_s) / len(self._recent_s)
+        return time_left(to_do * mean_s / lanes) if to_do else ""
+
+    def _show(self) -> None:
         outcomes = ", ".join(f"{count} {status}" for status, count in self._done.items())
-        self._left = self._left if left is None else left
-        current = " + ".join(self._current.values())
+        first, *others = [*self._current.values(), ""]
+        current = f"{first} + {len(others) - 1} more" if len(others) > 1 else first
         self._bar.update(
             self._task, description=current, outcomes=outcomes, left=self._left, refresh=True
         )
 
 
-class TimeLeft:
-    """How long the remaining cases will take, from those done: a share for each case and one for work.
-
-    Cases run from small to large, so that a mean over those done would promise too little.
-    """
-
-    def __init__(self, todo: Sequence[Case]) -> None:
-        self._work = {case.key: _work(case) for case in todo}
-        self._seconds: list[float] = []
-        self._work_done = 0
-
-    def learn(self, case: Case, seconds: float) -> None:
-        """``case`` took so long."""
-        self._work_done += self._work.pop(case.key, 0)
-        self._seconds.append(seconds)
-
-    def seconds(self, lanes: int) -> float:
-        """Time left on so many devices; an estimate and no more."""
-        share = min(self._seconds)
-        per_work = (sum(self._seconds) - share * len(self._seconds)) / max(self._work_done, 1)
-        return (share * len(self._work) + per_work * sum(self._work.values())) / max(lanes, 1)
-
-    def text(self, lanes: int) -> str:
-        """Such as "about 3 min left"."""
-        if not self._work:
-            return ""
-        seconds = self.seconds(lanes)
-        if seconds < 90:
-            return f"about {seconds:.0f} s left"
-        if seconds < 5400:
-            return f"about {seconds / 60:.0f} min left"
-        return f"about {seconds / 3600:.1f} h left"
-
-
-def _work(case: Case) -> int:
-    """FLOPs of all forwards of the case, more or less."""
-    return costs(case, ran=None).useful_flops * (case.timing.warmup + case.timing.samples + 1)
+def time_left(seconds: float) -> str:
+    """Such as "at least 3 min left"; cases run from small to large, so it may well take longer."""
+    if seconds < 90:
+        return f"at least {seconds:.0f} s left"
+    if seconds < 5400:
+        return f"at least {seconds / 60:.0f} min left"
+    return f"at least {seconds / 3600:.1f} h left"
 
 
 def _in_short(record: Record) -> str:

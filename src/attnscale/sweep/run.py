@@ -199,12 +199,12 @@ class _Run:
     def _one(self, case: Case, worker: Worker) -> None:
         """Measure, write, track, show."""
         self.progress.begins(case)
-        began = time.monotonic()
         try:
             environment = worker.ready()
         except WorkerLost:
             self.todo.appendleft(case)  # for another lane, or for a resumed sweep
             raise
+        began = time.monotonic()
         self._admit(environment)
         log = log_path(self.folder.path, case)
         make_folder(log.parent)

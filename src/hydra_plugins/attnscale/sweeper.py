@@ -51,9 +51,15 @@ class GridSweeper(Sweeper):
 
         self.config = config
         self.hydra_context = hydra_context
-        launcher = Plugins.instance().instantiate_launcher(
-            hydra_context=hydra_context, task_function=task_function, config=config
-        )
+        choice = config.hydra.runtime.choices["hydra/launcher"]
+        try:
+            launcher = Plugins.instance().instantiate_launcher(
+                hydra_context=hydra_context, task_function=task_function, config=config
+            )
+        except RuntimeError as error:  # Hydra's word for a class that no installed plug-in has
+            extra = choice.partition("_")[0]
+            why = f"its plug-in is not installed: pip install -c constraints.txt -e '.[{extra}]'"
+            raise InvalidConfig("hydra/launcher", choice, why) from error
         if not isinstance(launcher, SweepLauncher):
             launcher = SweepLauncher(elsewhere=launcher)
             launcher.setup(hydra_context=hydra_context, task_function=task_function, config=config)
