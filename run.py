@@ -20,7 +20,9 @@ from attnscale.case import InvalidConfig
 
 config.register()
 # conf/hydra/launcher completes the schemas of the plug-ins, which is what this warns of.
-warnings.filterwarnings("ignore", message=r"\s*'hydra/launcher/.*' is validated against ConfigStore schema")
+warnings.filterwarnings(
+    "ignore", message=r"\s*'hydra/launcher/.*' is validated against ConfigStore schema"
+)
 
 
 @hydra.main(version_base="1.3", config_path=str(Path(__file__).parent / "conf"), config_name="config")
@@ -64,6 +66,9 @@ def cli() -> None:
             raise
         print(f"attnscale: {config.one_line(error)}", file=sys.stderr)
         sys.exit(2)
+    except KeyboardInterrupt:  # before the first case, or while the report is built
+        print("attnscale: interrupted", file=sys.stderr)
+        sys.exit(130)
 
 
 if __name__ == "__main__":

@@ -166,6 +166,8 @@ class Config:
         if not 0 < self.case_timeout_s < 7 * 86400:
             allowed = "a number of seconds above 0 and below a week is needed"
             raise InvalidConfig("case_timeout_s", self.case_timeout_s, allowed)
+        if not re.fullmatch(r"all|\d+(,\d+)*", self.gpus):
+            raise InvalidConfig("gpus", self.gpus, "all or indices such as 0,2 are needed")
 
 
 OF_THE_SWEEP = (

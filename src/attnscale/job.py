@@ -55,12 +55,27 @@ def sweep(
     config = configs[0]
     local = elsewhere is None
     cases, repeated = distinct(_case(each, local=local) for each in configs)
+    if local:
+        _devices(cases, config)  # refused, if at all, before there is a folder
     folder = _folder(cases if names_cases else None, config, outputs)
     folder = dataclasses.replace(folder, notices=[*repeated, *folder.notices])
     with held_alone(folder.path):
-        if elsewhere is None:
-            return _sweep_here(folder, config)
-        return _sweep_elsewhere(folder, config, elsewhere)
+        tracker = _tracker(config, folder.path)
+        try:
+            if elsewhere is None:
+                _measure_here(folder, config, tracker)
+            else:
+                _measure_elsewhere(folder, config, elsewhere)
+        except KeyboardInterrupt:
+            print("interrupted: the report holds what was measured until now", file=sys.stderr)
+            return close(folder.path, tracker, interrupted=True)
+        except OSError as error:
+            kept = f"what was measured before is kept, resume={folder.path} goes on"
+            where = f"{error.filename}: " if error.filename else ""
+            print(f"attnscale: {where}{error.strerror or error}; {kept}", file=sys.stderr)
+            close(folder.path, tracker)
+            return EXIT_FAILED_CASES
+        return close(folder.path, tracker)
 
 
 def run(composed: DictConfig) -> None:
@@ -69,40 +84,24 @@ def run(composed: DictConfig) -> None:
     if config.resume is None:
         raise InvalidConfig("resume", None, "a job of another launcher needs its sweep's folder")
     path = Path(config.resume)
-    case = _case(config, local=True)
-    folder = joined(case, path)
-    run_cases(folder, _devices([case], config), _settings(config), MEASURING, _tracker(config, path))
+    folder = joined(_case(config, local=True), path)
+    _measure_here(folder, config, _tracker(config, path))
 
 
-def _sweep_here(folder: SweepFolder, config: Config) -> int:
-    tracker = _tracker(config, folder.path)
-    try:
-        run_cases(folder, _devices(folder.todo, config), _settings(config), MEASURING, tracker)
-    except KeyboardInterrupt:
-        print("interrupted: the report holds what was measured until now", file=sys.stderr)
-        return close(folder.path, tracker, interrupted=True)
-    except OSError as error:
-        kept = f"what was measured before is kept, resume={folder.path} goes on"
-        print(f"attnscale: {error.filename}: {error.strerror}; {kept}", file=sys.stderr)
-        close(folder.path, tracker)
-        return EXIT_FAILED_CASES
-    return close(folder.path, tracker)
+def _measure_here(folder: SweepFolder, config: Config, tracker: Tracker | None) -> None:
+    run_cases(folder, _devices(folder.todo, config), _settings(config), MEASURING, tracker)
 
 
-def _sweep_elsewhere(folder: SweepFolder, config: Config, elsewhere: Elsewhere) -> int:
+def _measure_elsewhere(folder: SweepFolder, config: Config, elsewhere: Elsewhere) -> None:
     for notice in folder.notices:
         print(notice, file=sys.stderr)
     folder.write_manifest()
     jobs = [_overrides(case, folder.path, config) for case in folder.todo]
-    interrupted = False
     try:
         if jobs:
             elsewhere(jobs, folder.path)
-    except KeyboardInterrupt:
-        interrupted = True
     except Exception as error:  # noqa: BLE001 - each launcher has its own; the records say what is missing
         print(f"attnscale: a job did not end well: {_one_line(error)}", file=sys.stderr)
-    return close(folder.path, _tracker(config, folder.path), interrupted=interrupted)
 
 
 def _folder(cases: Sequence[Case] | None, config: Config, outputs: Path) -> SweepFolder:

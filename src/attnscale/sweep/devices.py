@@ -93,7 +93,7 @@ def chosen_gpus(gpus: str) -> list[Device]:
     if gpus == "all":
         chosen = visible
     else:
-        indices = [int(text) if text.strip().isdecimal() else -1 for text in gpus.split(",")]
+        indices = [int(text) if text.isdecimal() else -1 for text in gpus.split(",")]
         if not all(0 <= index < len(visible) for index in indices):
             raise InvalidConfig("gpus", gpus, allowed)
         chosen = [visible[index] for index in dict.fromkeys(indices)]

@@ -146,6 +146,8 @@ def held_alone(path: Path) -> Iterator[None]:
         lock.acquire(blocking=False)
     except Timeout as error:
         raise InvalidConfig("resume", path, "another process is running this sweep") from error
+    except OSError as error:
+        raise InvalidConfig("resume", path, f"can't be written to: {error.strerror}") from error
     try:
         yield
     finally:
