@@ -84,7 +84,7 @@ def run(composed: DictConfig) -> None:
     if config.resume is None:
         raise InvalidConfig("resume", None, "a job of another launcher needs its sweep's folder")
     path = Path(config.resume)
-    folder = joined(_case(config, local=True), path)
+    folder = joined(_case(config, local=True), path, force=config.resume_force)
     _measure_here(folder, config, _tracker(config, path))
 
 
@@ -152,14 +152,15 @@ def _overrides(case: Case, folder: Path, config: Config) -> list[str]:
     fields = dataclasses.asdict(case)
     timing = fields.pop("timing")
     fields |= {f"timing.{name}": value for name, value in timing.items()}
-    fields |= {
-        name: getattr(config, name) for name in ("gpus", "isolation", "case_timeout_s", "strict_gpu")
-    }
+    fields |= {name: getattr(config, name) for name in _OF_A_JOB}
     fields |= {"resume": folder, "tracker": config.tracker.name}
     if config.tracker.name is not TrackerName.none:
         tracker = dataclasses.asdict(config.tracker)
         fields |= {f"tracker.{name}": value for name, value in tracker.items() if name != "name"}
     return [f"{name}={_quoted(value)}" for name, value in fields.items()]
+
+
+_OF_A_JOB = ("gpus", "isolation", "case_timeout_s", "strict_gpu", "resume_force")
 
 
 def _quoted(value: object) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Self
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from attnscale.case import Case
 from attnscale.record import SCHEMA_VERSION, first_problem, write_atomically
@@ -25,11 +25,17 @@ class PlannedCase(BaseModel):
     slug: str
     case: Case
 
+    @model_validator(mode="after")
+    def _key_is_its_cases(self) -> Self:
+        if self.key != self.case.key:
+            raise ValueError(f"key {self.key} is not that of its case, {self.case.key}")
+        return self
+
 
 class Manifest(BaseModel):
     """What a folder is meant to hold."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="ignore")  # one of a later release is no damage
 
     schema_version: int = SCHEMA_VERSION
     """Of the records in the folder."""

@@ -238,7 +238,7 @@ def test_a_case_of_a_cluster_joins_its_folder(tmp_path: Path, fake: type[FakeWor
     first.write_manifest()
     before = (first.path / "sweep.json").read_text()
     for case in first.todo:
-        run_cases(joined(case, first.path), [CPU], Settings(), MEASURING, None)
+        run_cases(joined(case, first.path, force=False), [CPU], Settings(), MEASURING, None)
     assert len(read_sweep(first.path)[0]) == 2
     assert (first.path / "sweep.json").read_text() == before
 

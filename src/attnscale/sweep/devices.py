@@ -88,7 +88,10 @@ def chosen_gpus(gpus: str) -> list[Device]:
 
     InvalidConfig for what is not there, and for cards of several kinds: their times don't compare.
     """
-    visible = visible_gpus()
+    try:
+        visible = visible_gpus()
+    except NoGpu as error:
+        raise InvalidConfig("gpus", gpus, f"no CUDA device is visible here ({error})") from error
     allowed = f"all, or some of the indices {', '.join(str(index) for index in range(len(visible)))}"
     if gpus == "all":
         chosen = visible
@@ -217,13 +220,13 @@ def _left_by(variable: str | None, present: Sequence[Device]) -> list[Device]:
         if len(matching) != 1:
             break
         left.append(matching[0])
-    return left
+    return list(dict.fromkeys(left))
 
 
 def _make_open_to_all(folder: Path) -> None:
-    with contextlib.suppress(FileExistsError):
-        folder.mkdir()
-        folder.chmod(0o1777)  # whatever the umask; nobody removes another's
+    folder.mkdir(exist_ok=True)
+    with contextlib.suppress(PermissionError):  # another user's, who did the same
+        folder.chmod(0o777)  # whatever the umask; not sticky, or filelock refuses the files of others
 
 
 def _taken_at_once(lock: FileLock) -> bool:

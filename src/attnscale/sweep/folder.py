@@ -105,28 +105,33 @@ def resumed(cases: Sequence[Case] | None, path: Path, command: str, how: Resume)
     held, skipped = records.read_sweep(path)
     if not how.force:
         _refuse_other_schemas(path, manifest, held, skipped)
-    notices += [f"{entry.path}: {entry.why}; it is measured again" for entry in skipped]
     known = {record.key: record for record in held}
     if manifest is None:
-        planned = [PlannedCase(key=r.key, slug=r.slug, case=r.case) for r in held]
-        manifest = Manifest(sweep_id=path.name, commands=[], cases=planned)
+        found = [PlannedCase(key=r.key, slug=r.slug, case=r.case) for r in held]
+        manifest = Manifest(sweep_id=path.name, commands=[], cases=found)
     elif cases is not None:
         notices += _differences(manifest, cases)
-    if cases is None:
-        cases = [entry.case for entry in manifest.cases]
+    planned = {entry.key: entry.case for entry in manifest.cases}
+    # As planned: another label of the same case would have another folder.
+    cases = list(planned.values()) if cases is None else [planned.get(c.key, c) for c in cases]
     todo = [case for case in cases if not _counts(known.get(case.key), how)]
     for key in {case.key for case in todo}:
         known.pop(key, None)
+    again = {records.record_path(path, case) for case in todo}
+    for entry in skipped:
+        then = "it is measured again" if entry.path in again else "its case is not in the grid; it stays"
+        notices.append(f"{entry.path}: {entry.why}; {then}")
     notices.append(f"{len(todo)} of {len(cases)} cases are to do in {path}")
     extended = manifest.extended(cases, command).model_copy(update={"schema_version": SCHEMA_VERSION})
     environments = [] if how.force else _distinct(record.environment for record in known.values())
     return SweepFolder(path, extended, todo, environments, notices)
 
 
-def joined(case: Case, path: Path) -> SweepFolder:
+def joined(case: Case, path: Path, *, force: bool) -> SweepFolder:
     """``path``, which another process has made and will close, for one of its cases."""
     held, _ = records.read_sweep(path)
-    return SweepFolder(path, None, [case], _distinct(record.environment for record in held), [])
+    others = [record.environment for record in held if record.key != case.key and not force]
+    return SweepFolder(path, None, [case], _distinct(others), [])
 
 
 def latest(parent: Path) -> Path:
@@ -158,9 +163,12 @@ def _manifest_of(path: Path) -> tuple[Manifest | None, list[str]]:
     if not _is_sweep(path):
         raise InvalidConfig("resume", path, "a folder that a sweep has left is needed, or latest")
     try:
-        return read_manifest(path), []
+        manifest, why = read_manifest(path), "there is none"
     except ValueError as error:
-        return None, [f"{manifest_path(path)}: {error}; it is made anew from the records and this grid"]
+        manifest, why = None, str(error)
+    if manifest is None:
+        return None, [f"{manifest_path(path)}: {why}; it is made anew from the records and this grid"]
+    return manifest, []
 
 
 def _refuse_other_schemas(

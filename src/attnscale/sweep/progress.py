@@ -12,10 +12,14 @@ from typing import Self
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.table import Column
 from rich.text import Text
 
 from attnscale.case import Case
 from attnscale.record import Record
+
+_REST_WIDTH = 70
+"""Of the bar, the count, the outcomes and the time left; the current case gets what is left."""
 
 
 class SweepProgress:
@@ -23,7 +27,11 @@ class SweepProgress:
 
     def __init__(self, todo: Sequence[Case], console: Console) -> None:
         columns = (
-            TextColumn("{task.description}"),
+            TextColumn(
+                "{task.description}",
+                markup=False,
+                table_column=Column(no_wrap=True, max_width=max(console.width - _REST_WIDTH, 10)),
+            ),
             BarColumn(bar_width=20),
             MofNCompleteColumn(),
             TextColumn("{task.fields[outcomes]} {task.fields[left]}"),
