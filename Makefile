@@ -3,13 +3,17 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test check format clean
+.PHONY: demo test slow check format clean
 
 demo: $(VENV)/.installed  ## a small sweep on this machine, seconds once installed
 	$(BIN)/python run.py -m sweeps=smoke
 
 test: $(VENV)/.installed-dev  ## all tests; those for a GPU skip without one
 	$(BIN)/python -m pytest -q
+
+slow: $(VENV)/.installed-dev  ## the cluster launchers on this machine; installs submitit and ray
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,submitit,ray]'
+	$(BIN)/python -m pytest -q -m slow
 
 check: $(VENV)/.installed-dev  ## lint, format, types, and the import arrows of ARCHITECTURE.md
 	$(BIN)/ruff check .
