@@ -9,7 +9,7 @@ demo: $(VENV)/.installed  ## a small sweep on this machine, seconds once install
 	$(BIN)/python run.py -m sweeps=smoke
 
 test: $(VENV)/.installed-dev  ## all tests; those for a GPU skip without one
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q -m "not slow"
 
 slow: $(VENV)/.installed-dev  ## the cluster launchers on this machine; installs submitit and ray
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,submitit,ray]'

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from hydra.core.config_store import ConfigStore
+from hydra.core.plugins import Plugins
 from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf, open_dict
@@ -26,11 +27,11 @@ ConfigStore.instance().store(
 class SweepLauncher(Launcher):
     """A thin shell: what a sweep does is in attnscale.job.
 
-    ``elsewhere`` is the launcher of a cluster; the sweep is then prepared and closed here, and each of
-    its cases is a job of that launcher.
+    ``elsewhere``: hydra/launcher is that of a cluster; the sweep is then prepared and closed here, and
+    each of its cases is a job of that launcher.
     """
 
-    def __init__(self, elsewhere: Launcher | None = None) -> None:
+    def __init__(self, *, elsewhere: bool = False) -> None:
         self.elsewhere = elsewhere
 
     def setup(
@@ -55,17 +56,16 @@ class SweepLauncher(Launcher):
         raise SystemExit(code)
 
     def _send(self, jobs: list[list[str]], folder: Path) -> None:
-        """Every job through the other launcher, whose logs lie in ``folder`` too."""
-        assert self.elsewhere is not None
+        """Every job through the other launcher, which is made here: its logs lie in ``folder`` too."""
         hydra = {"hydra.sweep.dir": str(folder), "hydra.sweep.subdir": "jobs/${hydra.job.num}"}
         with open_dict(self.config):
             for key, value in hydra.items():
                 OmegaConf.update(self.config, key, value)
                 self.config.hydra.overrides.hydra.append(f"{key}='{value}'")
-        self.elsewhere.setup(
+        launcher = Plugins.instance().instantiate_launcher(
             hydra_context=self.hydra_context, task_function=self.task_function, config=self.config
         )
-        for ended in self.elsewhere.launch(jobs, initial_job_idx=0):
+        for ended in launcher.launch(jobs, initial_job_idx=0):
             ended.return_value  # noqa: B018 - raises what the job raised
 
 

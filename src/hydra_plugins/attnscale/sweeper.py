@@ -61,7 +61,7 @@ class GridSweeper(Sweeper):
             why = f"its plug-in is not installed: pip install -c constraints.txt -e '.[{extra}]'"
             raise InvalidConfig("hydra/launcher", choice, why) from error
         if not isinstance(launcher, SweepLauncher):
-            launcher = SweepLauncher(elsewhere=launcher)
+            launcher = SweepLauncher(elsewhere=True)
             launcher.setup(hydra_context=hydra_context, task_function=task_function, config=config)
         self.launcher = launcher
 
