@@ -1,15 +1,23 @@
 """What every test may ask for: small cases and whole records that no measurement made."""
 
+import copy
 import dataclasses
+import hashlib
+import json
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from attnscale.case import Case, Timing
-from attnscale.record import Costs, Environment, Metrics, Outcome, Record, Status
+from attnscale.record import Costs, Environment, Metrics, Outcome, Record, Settling, Status, Window
 
-TIMING = Timing(warmup=1, samples=6, max_seconds=5.0)
+TIMING = Timing(settle_seconds=0.0, precision=0.0, min_samples=6, max_seconds=1e-6, flush_l2=False)
+
+
+def timing_of(**changes: Any) -> Timing:
+    """TIMING, sampled otherwise."""
+    return dataclasses.replace(TIMING, **changes)
 
 
 def make_case(**overrides: Any) -> Case:
@@ -68,6 +76,8 @@ def make_record(
     *,
     status: Status = Status.OK,
     latency_ms: float = 2.0,
+    device_ms: float | None = None,
+    host_ms: float | None = None,
     reason: str | None = None,
     peak_allocated_bytes: int | None = None,
     traceback: str | None = None,
@@ -75,30 +85,42 @@ def make_record(
     started_at: str = "2026-12-01T00:00:00+00:00",
     environment: Environment = ENVIRONMENT,
 ) -> Record:
-    """A whole record of ``case``, with invented numbers around ``latency_ms``."""
+    """A whole record of ``case``, with invented numbers around ``latency_ms``.
+
+    Without ``device_ms`` and ``host_ms`` it has what a CPU has.
+    """
     case = case or make_case()
     if status is Status.OK:
-        cpu = "device is cpu"
+        metrics = Metrics(
+            latency_ms=latency_ms,
+            latency_ci_low_ms=latency_ms * 0.98,
+            latency_ci_high_ms=latency_ms * 1.02,
+            device_ms=device_ms,
+            device_ci_low_ms=device_ms and device_ms * 0.99,
+            device_ci_high_ms=device_ms and device_ms * 1.01,
+            host_ms=host_ms,
+            host_ci_low_ms=host_ms and host_ms * 0.95,
+            host_ci_high_ms=host_ms and host_ms * 1.05,
+            first_call_ms=latency_ms * 10,
+            tokens_per_s=case.tokens / latency_ms * 1e3,
+            rel_error=0.002,
+            forward_rel_error=0.004,
+            peak_allocated_bytes=peak_allocated_bytes,
+            peak_reserved_bytes=peak_allocated_bytes,
+            baseline_allocated_bytes=None if peak_allocated_bytes is None else 0,
+        )
+        unknown = [name for name, value in metrics.model_dump().items() if value is None]
+        samples = [latency_ms * factor for factor in (0.97, 0.98, 1.0, 1.0, 1.02, 1.1)]
         outcome = Outcome(
             status=status,
-            metrics=Metrics(
-                latency_ms=latency_ms,
-                latency_ci_low_ms=latency_ms * 0.98,
-                latency_ci_high_ms=latency_ms * 1.02,
-                first_call_ms=latency_ms * 10,
-                tokens_per_s=case.tokens / latency_ms * 1e3,
-                peak_allocated_bytes=peak_allocated_bytes,
-                peak_reserved_bytes=peak_allocated_bytes,
-                baseline_allocated_bytes=None if peak_allocated_bytes is None else 0,
-            ),
-            nulls={}
-            if peak_allocated_bytes is not None
-            else {
-                "peak_allocated_bytes": cpu,
-                "peak_reserved_bytes": cpu,
-                "baseline_allocated_bytes": cpu,
-            },
-            samples_ms=[latency_ms * factor for factor in (0.97, 0.98, 1.0, 1.0, 1.02, 1.1)],
+            metrics=metrics,
+            nulls=dict.fromkeys(unknown, "device is cpu"),
+            latency_samples_ms=samples,
+            host_samples_ms=samples if host_ms else [],
+            device_windows=[Window(ms=device_ms)] * 6 if device_ms else [],
+            device_timed_by="graph" if device_ms else None,
+            settling=Settling(settled=True, why=None, seconds=0.5, windows=[]),
+            stopped_by={"latency_ms": "precision"},
             backend_chosen=case.backend if case.backend != "auto" else "flash",
             gqa="none",
         )
@@ -122,6 +144,40 @@ def make_record(
     )
 
 
+def as_schema_2(raw: dict[str, Any]) -> dict[str, Any]:
+    """A record or a planned case as the releases before schema 3 wrote it."""
+    raw = copy.deepcopy(raw)
+    timing = raw["case"]["timing"]
+    then = {"warmup": 1, "samples": timing["min_samples"], "max_seconds": timing["max_seconds"]}
+    raw["case"]["timing"] = then
+    fields = {name: value for name, value in raw["case"].items() if name != "model"}
+    canonical = json.dumps(fields, sort_keys=True, separators=(",", ":"))
+    raw["key"] = hashlib.sha256(canonical.encode()).hexdigest()[:12]
+    if "outcome" in raw:
+        raw["schema_version"] = 2
+        outcome = raw["outcome"]
+        outcome["samples_ms"] = outcome.pop("latency_samples_ms")
+        for name in ("metrics", "nulls"):
+            outcome[name] = {key: outcome[name][key] for key in _METRICS_THEN if key in outcome[name]}
+        for name in ("host_samples_ms", "device_windows", "settling", "device_timed_by"):
+            del outcome[name]
+        for name in ("capture_refused", "stopped_by", "spent_s"):
+            del outcome[name]
+    return raw
+
+
+_METRICS_THEN = (
+    "latency_ms",
+    "latency_ci_low_ms",
+    "latency_ci_high_ms",
+    "first_call_ms",
+    "tokens_per_s",
+    "peak_allocated_bytes",
+    "peak_reserved_bytes",
+    "baseline_allocated_bytes",
+)
+
+
 @pytest.fixture(name="make_case")
 def _make_case() -> Callable[..., Case]:
     return make_case
@@ -135,8 +191,3 @@ def _make_record() -> Callable[..., Record]:
 @pytest.fixture
 def case() -> Case:
     return make_case()
-
-
-def with_timing(case: Case, **changes: Any) -> Case:
-    """The same case, sampled otherwise."""
-    return dataclasses.replace(case, timing=dataclasses.replace(case.timing, **changes))

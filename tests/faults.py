@@ -162,4 +162,4 @@ def outcome_of(case: Case, before: int) -> Outcome:
     if case.seq >= 4096 or case.seq == OUT_OF_MEMORY or (case.seq == FRAGMENTED and before):
         return Outcome(status=Status.OOM, reason="OutOfMemoryError: 80 GiB too much")
     outcome = make_record(case).outcome
-    return outcome.model_copy(update={"samples_ms": [2.0] * case.timing.samples})
+    return outcome.model_copy(update={"latency_samples_ms": [2.0] * case.timing.min_samples})

@@ -19,6 +19,8 @@ TINY = [
     "layers=1",
     "vocab=64",
     "timing=quick",
+    "timing.settle_seconds=0",
+    "timing.max_seconds=0.01",
     "tracker=none",
     "dtype=float32",
 ]

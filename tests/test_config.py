@@ -115,7 +115,7 @@ def test_an_axis_wins_over_its_preset() -> None:
         ("backend=falsh", "backend=falsh: must be one of auto, cudnn"),
         ("model=/etc/passwd", "model=/etc/passwd: must be one of gpt"),
         ("sweeps=typo", "sweeps=typo: must be one of batch, depth"),
-        ("timing.samples=0", "timing.samples=0: a whole number of forwards from 1"),
+        ("timing.min_samples=0", "timing.min_samples=0: a whole number of samples from 1"),
         ("timing.max_seconds=0", "timing.max_seconds=0.0: a number of seconds above 0"),
         ("tracker.name=foo", "tracker.name=foo: must be one of wandb, none"),
         ("tracker.online_timeout_s=-5", "tracker.online_timeout_s=-5: a whole number of seconds"),

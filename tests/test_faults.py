@@ -140,7 +140,7 @@ def test_killed_at_any_moment_a_sweep_goes_on_without_loss(tmp_path: Path) -> No
 
 def test_a_full_disk_is_named_and_earlier_records_are_intact(tmp_path: Path) -> None:
     """The limit is the system's own: no file may grow beyond 12 KB, which one record does."""
-    sweep = Sweep(tmp_path, "timing.samples=7,5000", limit_bytes=12_000)
+    sweep = Sweep(tmp_path, "timing.min_samples=7,5000", limit_bytes=12_000)
     assert sweep.ended() == 1
     (small,) = sweep.folder.glob("cases/*/record.json")
     (large,) = set(sweep.folder.glob("cases/*")) - {small.parent}

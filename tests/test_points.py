@@ -88,13 +88,13 @@ POINTS: dict[str, list[str]] = {
     "values-and-group": ["seq=5", "backend=math"],
     "preset-then-layers": ["model=llama3_70b", "layers=2", "ffn_dim=64"],
     "layers-then-preset": ["layers=2", "ffn_dim=64", "model=llama3_70b"],
-    "timing-then-samples": ["timing=quick", "timing.samples=9"],
-    "samples-then-timing": ["timing.samples=9", "timing=quick"],
+    "timing-then-samples": ["timing=quick", "timing.min_samples=9"],
+    "samples-then-timing": ["timing.min_samples=9", "timing=quick"],
     "whole-number-for-seconds": ["timing.max_seconds=3", "case_timeout_s=30"],
     "tracker-values": ["tracker.mode=online", "tracker.project='my project'", "tracker.entity=me"],
     "tracker-none-values": ["tracker=none", "tracker.mode=online"],
     "forced": ["++seq=5"],
-    "forced-nested": ["++timing.samples=9", "timing=quick"],
+    "forced-nested": ["++timing.min_samples=9", "timing=quick"],
     "forced-new-key": ["++extra=5", "seq=6"],
     "deleted": ["~sweeps", "seq=5"],
     "quoted": ["output_dir='a b,c=d'", 'resume="it\'s"'],
@@ -133,14 +133,14 @@ def test_points_do_not_leak_into_each_other(
 
 def test_a_point_may_be_changed_without_the_others(loader: ConfigLoader, master: DictConfig) -> None:
     first, second = compose(loader, master, [["seq=5"], ["seq=6"]])
-    first.seq = first.timing.samples = 99
-    assert (second.seq, second.timing.samples) == (6, 30)
-    assert compose(loader, master, [["seq=7"]])[0].timing.samples == 30
+    first.seq = first.timing.min_samples = 99
+    assert (second.seq, second.timing.min_samples) == (6, 10)
+    assert compose(loader, master, [["seq=7"]])[0].timing.min_samples == 10
 
 
 def test_composing_leaves_the_master_as_it_was(loader: ConfigLoader, master: DictConfig) -> None:
     before = OmegaConf.to_yaml(master)
-    compose(loader, master, [["seq=5", "backend=math"], ["timing=quick", "timing.samples=9"]])
+    compose(loader, master, [["seq=5", "backend=math"], ["timing=quick", "timing.min_samples=9"]])
     assert OmegaConf.to_yaml(master) == before
 
 
@@ -168,7 +168,7 @@ MISTAKES: dict[str, list[str]] = {
     "fraction-for-a-whole-number": ["seq=0.5"],
     "list-for-a-number": ["seq=[1,2]"],
     "null-for-a-number": ["seq=null"],
-    "nested": ["timing.samples=many"],
+    "nested": ["timing.min_samples=many"],
     "no-bool": ["causal=maybe"],
     "no-such-value": ["dtype=fp8"],
     "no-such-key": ["sqe=1024"],
@@ -180,7 +180,7 @@ MISTAKES: dict[str, list[str]] = {
     "choice-and-value-wrong": ["seq=1k", "backend=falsh"],
     "added-though-there": ["+seq=5"],
     "choice-of-no-group": ["seq@here=5"],
-    "deleted-value": ["~timing.warmup", "seq=5"],
+    "deleted-value": ["~timing.precision", "seq=5"],
     "deleted-though-absent": ["~nothing"],
     "grammar": ["seq=("],
     "no-value": ["seq"],
@@ -216,14 +216,14 @@ def test_a_mistake_is_told_in_hydras_words(
 
 def test_a_grid_of_plain_values_is_composed_once(loader: ConfigLoader, master: DictConfig) -> None:
     points = [
-        [f"seq={seq}", f"batch={batch}", "model=llama3_8b", f"timing.samples={6 + batch}"]
+        [f"seq={seq}", f"batch={batch}", "model=llama3_8b", f"timing.min_samples={6 + batch}"]
         for seq in range(1, 21)
         for batch in range(1, 11)
     ]
     counted = Counted(loader)
     composed = compose(counted, master, points)  # type: ignore[arg-type]
     assert counted.asked == [["model=llama3_8b"]]
-    found = [(one.seq, one.batch, one.model, one.timing.samples) for one in composed]
+    found = [(one.seq, one.batch, one.model, one.timing.min_samples) for one in composed]
     assert found == [(s, b, "llama3_8b", 6 + b) for s in range(1, 21) for b in range(1, 11)]
 
 

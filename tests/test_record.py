@@ -1,5 +1,6 @@
 """The record on disk: whole or not there, read or named."""
 
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +10,8 @@ from pydantic import ValidationError
 
 from attnscale import record as records
 from attnscale.case import Case
-from attnscale.record import Outcome, Record, Status
+from attnscale.record import Kind, Outcome, Record, Status
+from tests.conftest import as_schema_2
 
 MakeRecord = Callable[..., Record]
 
@@ -43,8 +45,8 @@ def test_a_failed_write_leaves_the_old_record_and_no_rubbish(
         (lambda text: "", "Invalid JSON"),
         (lambda text: "[]", "should be an object"),
         (
-            lambda text: text.replace('"schema_version": 2', '"schema_version": 99'),
-            "schema_version 99, this release reads 1 and 2",
+            lambda text: text.replace('"schema_version": 3', '"schema_version": 99'),
+            "schema_version 99, this release reads 1 to 3",
         ),
         (lambda text: text.replace('"seq": 16', '"seq": 32'), "is not that of its case"),
         (lambda text: text.replace('"seq": 16', '"seq": 0'), "seq=0"),
@@ -79,6 +81,65 @@ def test_a_damaged_record_is_named_and_skipped(
     assert [entry.path for entry in skipped] == [bad]
     assert why in skipped[0].why
     assert "\n" not in skipped[0].why
+
+
+def test_a_record_of_schema_2_is_read_with_the_reason_of_what_it_lacks(
+    make_record: MakeRecord, tmp_path: Path
+) -> None:
+    record = make_record(peak_allocated_bytes=2**20)
+    path = records.write(record, tmp_path)
+    path.write_text(json.dumps(as_schema_2(json.loads(path.read_text()))))
+    old = records.read(path)
+    assert old.schema_version == 2
+    assert old.case == record.case
+    assert old.outcome.latency_samples_ms == record.outcome.latency_samples_ms
+    assert old.outcome.metrics.latency_ms == record.outcome.metrics.latency_ms
+    assert old.outcome.metrics.rel_error is None
+    assert old.outcome.nulls["rel_error"] == "not measured by releases that wrote schema 1 and 2"
+
+
+def test_the_committed_records_of_earlier_releases_are_read() -> None:
+    results = Path(__file__).parent.parent / "docs/results/2026-12-01-h200"
+    found = [records.read_sweep(folder.parent) for folder in results.glob("*/cases")]
+    assert sum(len(read) for read, _ in found) > 50
+    assert [skipped for _, skipped in found if skipped] == []
+
+
+def test_an_old_record_with_another_key_than_its_cases_is_damaged(
+    make_record: MakeRecord, tmp_path: Path
+) -> None:
+    path = records.write(make_record(), tmp_path)
+    path.write_text(json.dumps(as_schema_2(json.loads(path.read_text())) | {"key": "0" * 12}))
+    with pytest.raises(ValueError, match="key 000000000000 is not that of its case"):
+        records.read(path)
+
+
+def test_repeats_lie_apart_from_the_cases_and_are_counted(
+    make_record: MakeRecord, tmp_path: Path
+) -> None:
+    record = make_record()
+    records.write(record, tmp_path)
+    paths = [records.write_repeat(record, tmp_path) for _ in range(3)]
+    assert [path.parent.name[-2:] for path in paths] == ["-1", "-2", "-3"]
+    assert records.read_repeats(tmp_path) == ([record] * 3, [])
+    assert records.read_sweep(tmp_path) == ([record], [])
+
+
+@pytest.mark.parametrize(
+    ("device_ms", "host_ms", "kind"),
+    [
+        (2.0, 0.5, Kind.GPU_BOUND),
+        (0.2, 0.5, Kind.LAUNCH_BOUND),
+        (None, 3.0, Kind.LAUNCH_BOUND),
+        (None, 1.0, Kind.GPU_BOUND),
+        (None, None, Kind.CPU),
+    ],
+    ids=["gpu", "launches", "launches-without-device_ms", "gpu-without-device_ms", "cpu"],
+)
+def test_what_holds_a_forward_up(
+    make_record: MakeRecord, device_ms: float | None, host_ms: float | None, kind: Kind
+) -> None:
+    assert make_record(latency_ms=2.0, device_ms=device_ms, host_ms=host_ms).outcome.kind is kind
 
 
 def test_records_are_read_in_the_order_measured(

@@ -32,21 +32,29 @@ class InvalidConfig(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
-    """How one case is sampled."""
+    """How one case is settled and sampled."""
 
-    warmup: int
-    """Forwards after the first call and before the first sample, count."""
-    samples: int
-    """Forwards timed one by one, count; 6 is the least that a 95% interval of a median can use."""
+    settle_seconds: float
+    """The device is kept busy until clocks, power and the rolling median are stable, but at most this
+    long, seconds; 0 samples at once."""
+    precision: float
+    """Sampling ends when the 95% interval of the median is this narrow: half its width over the median.
+    That of device_ms first, then that of latency_ms; 0 samples for max_seconds."""
+    min_samples: int
+    """Samples that are taken however long they take; 6 is the least that an interval can use."""
     max_seconds: float
-    """Sampling stops early after this long, seconds; what was sampled by then is kept."""
+    """Beyond min_samples, each of the two samplings ends after this long, seconds."""
+    flush_l2: bool
+    """Whether the L2 cache is overwritten before each forward that is timed."""
 
     def __post_init__(self) -> None:
-        _whole("timing.warmup", self.warmup, least=1, unit="forwards")
-        _whole("timing.samples", self.samples, least=1, unit="forwards")
-        if type(self.max_seconds) not in (int, float) or not 0 < self.max_seconds < 86400:
-            allowed = "a number of seconds above 0 and below 86400 is needed"
-            raise InvalidConfig("timing.max_seconds", self.max_seconds, allowed)
+        seconds, day = "a number of seconds", 86400
+        _number("timing.settle_seconds", self.settle_seconds, f"{seconds} from 0 to below {day}", 0, day)
+        _number("timing.precision", self.precision, "a fraction from 0 to below 1, such as 0.005,", 0, 1)
+        _whole("timing.min_samples", self.min_samples, least=1, unit="samples")
+        _number("timing.max_seconds", self.max_seconds, f"{seconds} above 0 and below {day}", 1e-9, day)
+        if type(self.flush_l2) is not bool:
+            raise InvalidConfig("timing.flush_l2", self.flush_l2, "true or false is needed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +104,8 @@ class Case:
         _one_of("device", self.device, DEVICES)
         if type(self.causal) is not bool:
             raise InvalidConfig("causal", self.causal, "true or false is needed")
+        if self.timing.flush_l2 and self.device != "cuda":
+            raise InvalidConfig("timing.flush_l2", "true", "only with device=cuda")
         if self.heads % self.kv_heads:
             allowed = f"must divide heads={self.heads}: {_divisors(self.heads)}"
             raise InvalidConfig("kv_heads", self.kv_heads, allowed)
@@ -156,6 +166,11 @@ def _whole(key: str, value: Any, *, least: int, unit: str) -> None:
     if type(value) is not int or not least <= value < 2**31:
         what = f"a whole number of {unit}" if unit else "a whole number"
         raise InvalidConfig(key, value, f"{what} from {least} to {2**31 - 1} is needed")
+
+
+def _number(key: str, value: Any, allowed: str, least: float, below: float) -> None:
+    if type(value) not in (int, float) or not least <= value < below:
+        raise InvalidConfig(key, value, f"{allowed} is needed")
 
 
 def _one_of(key: str, value: str, allowed: tuple[str, ...]) -> None:

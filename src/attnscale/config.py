@@ -78,9 +78,11 @@ class TrackerMode(Enum):
 class TimingConfig:
     """Group timing/: how a case is sampled; see case.Timing."""
 
-    warmup: int = 5
-    samples: int = 30
-    max_seconds: float = 20.0
+    settle_seconds: float = 1.0
+    precision: float = 0.005
+    min_samples: int = 10
+    max_seconds: float = 0.7
+    flush_l2: bool = False
 
 
 @dataclass(kw_only=True)
@@ -151,6 +153,8 @@ class Config:
     """A case without a result by then ends as timeout, seconds."""
     skip_hopeless: bool = False
     """Whether a case larger only in seq or batch than one that ran out of memory counts as oom unrun."""
+    repeats: int = 3
+    """Times that a sentinel of each kind is measured again, for the noise between runs; 0: unknown."""
     strict_gpu: bool = False
     """Whether a case fails, instead of being measured, beside another process on its GPU."""
     resume: str | None = None
@@ -166,6 +170,8 @@ class Config:
         if not 0 < self.case_timeout_s < 7 * 86400:
             allowed = "a number of seconds above 0 and below a week is needed"
             raise InvalidConfig("case_timeout_s", self.case_timeout_s, allowed)
+        if not 0 <= self.repeats <= 1000:
+            raise InvalidConfig("repeats", self.repeats, "a whole number from 0 to 1000 is needed")
         if not re.fullmatch(r"all|\d+(,\d+)*", self.gpus):
             raise InvalidConfig("gpus", self.gpus, "all or indices such as 0,2 are needed")
 
@@ -175,6 +181,7 @@ OF_THE_SWEEP = (
     "isolation",
     "case_timeout_s",
     "skip_hopeless",
+    "repeats",
     "strict_gpu",
     "resume",
     "retry",
@@ -186,7 +193,7 @@ OF_THE_SWEEP = (
 
 
 def is_axis(key: str) -> bool:
-    """Whether ``key`` of an override, such as seq or +timing.samples, belongs to a point."""
+    """Whether ``key`` of an override, such as seq or +timing.precision, belongs to a point."""
     return key.lstrip("+~").partition(".")[0] not in (*OF_THE_SWEEP, "hydra")
 
 
@@ -233,7 +240,11 @@ def to_case(config: Config, *, device: str) -> Case:
         device=device,
         seed=config.seed,
         timing=Timing(
-            warmup=timing.warmup, samples=timing.samples, max_seconds=float(timing.max_seconds)
+            settle_seconds=float(timing.settle_seconds),
+            precision=float(timing.precision),
+            min_samples=timing.min_samples,
+            max_seconds=float(timing.max_seconds),
+            flush_l2=timing.flush_l2,
         ),
     )
 

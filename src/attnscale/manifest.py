@@ -11,7 +11,14 @@ from typing import Self
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from attnscale.case import Case
-from attnscale.record import SCHEMA_VERSION, first_problem, write_atomically
+from attnscale.record import (
+    BEFORE_3,
+    SCHEMA_VERSION,
+    first_problem,
+    json_object,
+    upgraded_case,
+    write_atomically,
+)
 
 MANIFEST_NAME = "sweep.json"
 
@@ -67,12 +74,17 @@ def write_manifest(manifest: Manifest, sweep: Path) -> None:
 def read_manifest(sweep: Path) -> Manifest | None:
     """None where there is none. ValueError with one line when it is damaged."""
     try:
-        text = manifest_path(sweep).read_bytes()
+        data = manifest_path(sweep).read_bytes()
     except FileNotFoundError:
         return None
     except OSError as error:
         raise ValueError(error.strerror or str(error)) from error
+    raw = json_object(data)
     try:
-        return Manifest.model_validate_json(text)
+        if raw.get("schema_version") in BEFORE_3:
+            raw["cases"] = [planned | upgraded_case(planned) for planned in raw["cases"]]
+        return Manifest.model_validate(raw)
     except ValidationError as error:
         raise ValueError(first_problem(error)) from error
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"the file: {type(error).__name__}: {error}") from error

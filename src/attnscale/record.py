@@ -7,9 +7,10 @@ one of the shared words: it imports no room of the project and needs no torch.
 """
 
 import enum
+import hashlib
+import json
 import os
 import secrets
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
@@ -17,14 +18,16 @@ from typing import Any, Self
 from pydantic import BaseModel, ConfigDict, FiniteFloat, ValidationError, model_validator
 from pydantic_core import from_json
 
-from attnscale.case import Case
+from attnscale.case import Case, Timing
 
-SCHEMA_VERSION = 2
-READABLE_SCHEMAS = (1, 2)
-"""2 added log_tail, attempts, inferred_from, host, isolation and foreign_processes."""
+SCHEMA_VERSION = 3
+READABLE_SCHEMAS = (1, 2, 3)
+"""2 added log_tail, attempts, inferred_from, host, isolation and foreign_processes; 3 device and host
+times, settling, accuracy, clocks, measured peaks and parts of memory, and another Timing."""
 RECORD_NAME = "record.json"
 LOG_NAME = "log.txt"
 CASES_FOLDER = "cases"
+REPEATS_FOLDER = "repeats"
 
 
 class Status(enum.StrEnum):
@@ -45,30 +48,89 @@ class Status(enum.StrEnum):
         return self in (Status.OK, Status.OOM, Status.UNSUPPORTED)
 
 
+class Kind(enum.StrEnum):
+    """What holds a forward up. Cases of one kind share their noise from run to run."""
+
+    LAUNCH_BOUND = "launch-bound"
+    """host_ms > device_ms: the GPU waits for launches."""
+    GPU_BOUND = "GPU-bound"
+    CPU = "CPU"
+
+
 class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class Metrics(_Frozen):
-    """What was measured. Null where it could not be; then ``Outcome.nulls`` says why."""
+    """What was measured. Null where it could not be; then ``Outcome.nulls`` says why.
+
+    The ends of each interval are those of the median, at 95%, by order statistics.
+    """
 
     latency_ms: FiniteFloat | None = None
     """Median time that a caller waits for one forward, the queue empty before."""
     latency_ci_low_ms: FiniteFloat | None = None
-    """Lower end of the 95% interval of that median, by order statistics."""
     latency_ci_high_ms: FiniteFloat | None = None
-    """Upper end of it."""
+    device_ms: FiniteFloat | None = None
+    """Median over windows of the GPU's own time for one forward, taken as device_timed_by says."""
+    device_ci_low_ms: FiniteFloat | None = None
+    device_ci_high_ms: FiniteFloat | None = None
+    host_ms: FiniteFloat | None = None
+    """Median time that the CPU takes to launch one forward, the queue empty before."""
+    host_ci_low_ms: FiniteFloat | None = None
+    host_ci_high_ms: FiniteFloat | None = None
     first_call_ms: FiniteFloat | None = None
     """The first forward of the case, with cuDNN's plan building. The first case of a worker also pays
     for starting cuBLAS; kernels that were loaded before are not loaded again."""
     tokens_per_s: FiniteFloat | None = None
     """batch * seq / latency."""
+    rel_error: FiniteFloat | None = None
+    """Attention against its fp32 reference at the case's shape, worst row or head; accuracy.py."""
+    forward_rel_error: FiniteFloat | None = None
+    """Logits of the whole forward, at a bounded size, against the fp32 forward, worst row."""
+    weights_allocated_bytes: int | None = None
+    """What the model's weights hold."""
+    activations_peak_bytes: int | None = None
+    """Most that one forward held beyond what was there before it: activations and scratch."""
+    attention_peak_bytes: int | None = None
+    """Most that one attention call held beyond its inputs: output and scratch, as a score matrix."""
     peak_allocated_bytes: int | None = None
     """Most that tensors held during a warm forward, weights included, above the baseline."""
     peak_reserved_bytes: int | None = None
     """Most that the allocator held from the driver, above the baseline."""
     baseline_allocated_bytes: int | None = None
     """What was allocated before the case began; other than 0 means that an earlier case leaked."""
+    sm_clock_mhz: FiniteFloat | None = None
+    """Median over the windows of device_ms, as power_w and temperature_c."""
+    power_w: FiniteFloat | None = None
+    temperature_c: FiniteFloat | None = None
+    matmul_flops_per_s: FiniteFloat | None = None
+    """The fastest square matrix product of the case's dtype, measured on this card on random data."""
+    copy_bytes_per_s: FiniteFloat | None = None
+    """A copy on this device, bytes read and written."""
+
+
+class Window(_Frozen):
+    """A stretch of forwards back to back, and the card right after it. Null where NVML can't say."""
+
+    ms: FiniteFloat
+    """Mean time of one forward."""
+    sm_clock_mhz: int | None = None
+    power_w: FiniteFloat | None = None
+    temperature_c: int | None = None
+    throttle: list[str] = []
+    """Why the clock is held down, as NVML names it."""
+
+
+class Settling(_Frozen):
+    """How sampling was prepared."""
+
+    settled: bool
+    """Whether clocks, power and the rolling median were stable when sampling began."""
+    why: str | None
+    """What was not; null when settled."""
+    seconds: FiniteFloat
+    windows: list[Window]
 
 
 class Costs(_Frozen):
@@ -96,8 +158,20 @@ class Outcome(_Frozen):
     metrics: Metrics = Metrics()
     nulls: dict[str, str] = {}
     """Metric name -> why it is null."""
-    samples_ms: list[FiniteFloat] = []
-    """Every latency sample, in the order taken."""
+    latency_samples_ms: list[FiniteFloat] = []
+    """In the order taken, as those of host_ms, which are of the same forwards."""
+    host_samples_ms: list[FiniteFloat] = []
+    device_windows: list[Window] = []
+    """Of device_ms, in the order taken."""
+    settling: Settling | None = None
+    device_timed_by: str | None = None
+    """graph (CUDA-graph replay) or profiler (union of kernel intervals)."""
+    capture_refused: str | None = None
+    """Why it was not a graph."""
+    stopped_by: dict[str, str] = {}
+    """Metric -> precision, max_seconds or max_samples: what ended its sampling."""
+    spent_s: dict[str, FiniteFloat] = {}
+    """Part of the case -> how long it took, seconds."""
     backend_chosen: str | None = None
     """What PyTorch's dispatcher picks for these tensors under this backend's switches."""
     gqa: str | None = None
@@ -123,6 +197,17 @@ class Outcome(_Frozen):
         if self.status is Status.OK and unexplained:
             raise ValueError(f"null without a reason: {', '.join(unexplained)}")
         return self
+
+    @property
+    def kind(self) -> Kind | None:
+        """What its latency hangs on; None without a number."""
+        metrics = self.metrics
+        if metrics.latency_ms is None:
+            return None
+        if metrics.host_ms is None:
+            return Kind.CPU
+        busy = metrics.latency_ms if metrics.device_ms is None else metrics.device_ms
+        return Kind.LAUNCH_BOUND if metrics.host_ms > busy else Kind.GPU_BOUND
 
 
 class Environment(_Frozen):
@@ -257,24 +342,64 @@ class ForeignSchema(ValueError):
 def read(path: Path) -> Record:
     """Read one record. ValueError with one line when it is damaged, ForeignSchema when it is foreign."""
     try:
-        raw = from_json(path.read_bytes())
+        raw = json_object(path.read_bytes())
     except OSError as error:
         raise ValueError(error.strerror or str(error)) from error
+    version = raw.get("schema_version")
+    if isinstance(version, int) and version not in READABLE_SCHEMAS:
+        reads = f"{READABLE_SCHEMAS[0]} to {READABLE_SCHEMAS[-1]}"
+        raise ForeignSchema(f"schema_version {version}, this release reads {reads}")
+    try:
+        record = Record.model_validate(_upgraded(raw))
+    except ValidationError as error:
+        raise ValueError(first_problem(error)) from error
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"schema_version {version}: {type(error).__name__}: {error}") from error
+    if record.key != record.case.key:
+        raise ValueError(f"key {record.key} is not that of its case, {record.case.key}")
+    return record
+
+
+def json_object(data: bytes) -> dict[str, Any]:
+    """The object that a file holds. ValueError with one line when it holds none."""
+    try:
+        raw = from_json(data)
     except ValueError as error:
         raise ValueError(f"the file: Invalid JSON: {error}") from error
     if not isinstance(raw, dict):
         raise ValueError("the file: it should be an object")  # noqa: TRY004 - one kind for all damage
-    version = raw.get("schema_version")
-    if isinstance(version, int) and version not in READABLE_SCHEMAS:
-        reads = " and ".join(map(str, READABLE_SCHEMAS))
-        raise ForeignSchema(f"schema_version {version}, this release reads {reads}")
-    try:
-        record = Record.model_validate(raw)
-    except ValidationError as error:
-        raise ValueError(first_problem(error)) from error
-    if record.key != record.case.key:
-        raise ValueError(f"key {record.key} is not that of its case, {record.case.key}")
-    return record
+    return raw
+
+
+def _upgraded(raw: dict[str, Any]) -> dict[str, Any]:
+    """A record of schema 1 or 2 in the words of 3: what was not measured then is null and says so."""
+    if raw.get("schema_version") not in BEFORE_3:
+        return raw
+    outcome = dict(raw["outcome"])
+    outcome["latency_samples_ms"] = outcome.pop("samples_ms")
+    unmeasured = dict.fromkeys(set(Metrics.model_fields) - set(outcome["metrics"]), _NOT_THEN)
+    return raw | upgraded_case(raw) | {"outcome": outcome | {"nulls": unmeasured | outcome["nulls"]}}
+
+
+BEFORE_3 = (1, 2)
+_NOT_THEN = "not measured by releases that wrote schema 1 and 2"
+
+
+def upgraded_case(raw: dict[str, Any]) -> dict[str, Any]:
+    """``case`` and its ``key`` of schema 1 or 2 as schema 3 has them: a fixed number of samples."""
+    timing = raw["case"]["timing"]
+    same = {"min_samples": timing["samples"], "max_seconds": timing["max_seconds"]}
+    timing = same | {"settle_seconds": 0.0, "precision": 0.0, "flush_l2": False}
+    case = raw["case"] | {"timing": timing}
+    if raw["key"] != _key_before_3(raw["case"]):
+        return {"case": case}  # the key is wrong, and will be refused as such
+    return {"case": case, "key": Case(**case | {"timing": Timing(**timing)}).key}
+
+
+def _key_before_3(case: dict[str, Any]) -> str:
+    fields = {name: value for name, value in case.items() if name != "model"}
+    canonical = json.dumps(fields, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()[:12]
 
 
 def first_problem(error: ValidationError) -> str:
@@ -286,9 +411,28 @@ def first_problem(error: ValidationError) -> str:
 
 def read_sweep(sweep: Path) -> tuple[list[Record], list[Skipped]]:
     """Every record of a sweep in the order measured, and every one that can't be read, named."""
+    return _read_all(sweep / CASES_FOLDER)
+
+
+def read_repeats(sweep: Path) -> tuple[list[Record], list[Skipped]]:
+    """As ``read_sweep``, the cases that were measured again for the noise between runs."""
+    return _read_all(sweep / REPEATS_FOLDER)
+
+
+def write_repeat(record: Record, sweep: Path) -> Path:
+    """As ``write``, another measurement of a case that has its record."""
+    parent = sweep / REPEATS_FOLDER
+    taken = len(list(parent.glob(f"{record.case.folder_name}-*")))
+    path = parent / f"{record.case.folder_name}-{taken + 1}" / RECORD_NAME
+    make_folder(path.parent)
+    write_atomically(path, record.model_dump_json(indent=1) + "\n")
+    return path
+
+
+def _read_all(folder: Path) -> tuple[list[Record], list[Skipped]]:
     records: list[Record] = []
     skipped: list[Skipped] = []
-    for path in _record_files(sweep):
+    for path in sorted(folder.glob(f"*/{RECORD_NAME}")):
         try:
             records.append(read(path))
         except ValueError as error:
@@ -296,7 +440,3 @@ def read_sweep(sweep: Path) -> tuple[list[Record], list[Skipped]]:
             skipped.append(Skipped(path=path, why=why, foreign=isinstance(error, ForeignSchema)))
     records.sort(key=lambda record: record.started_at)
     return records, skipped
-
-
-def _record_files(sweep: Path) -> Iterator[Path]:
-    yield from sorted((sweep / CASES_FOLDER).glob(f"*/{RECORD_NAME}"))

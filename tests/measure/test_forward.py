@@ -1,5 +1,7 @@
 """One case in, one outcome out: samples, nulls with reasons, faults that stay inside their case."""
 
+import dataclasses
+import functools
 import gc
 import statistics
 import weakref
@@ -10,24 +12,103 @@ import pytest
 import torch
 
 from attnscale.case import Case
-from attnscale.measure import attention, forward, memory, model, timing
+from attnscale.measure import accuracy, attention, forward, memory, model, timing
 from attnscale.measure.forward import measure
-from attnscale.record import Status
+from attnscale.record import Kind, Status
 
 
 def test_an_ok_case_has_every_number_or_its_reason(case: Case) -> None:
     outcome = measure(case)
     assert outcome.status is Status.OK
     metrics = outcome.metrics
-    assert len(outcome.samples_ms) == case.timing.samples
-    assert metrics.latency_ms == pytest.approx(statistics.median(outcome.samples_ms))
-    assert metrics.latency_ci_low_ms == min(outcome.samples_ms)
-    assert metrics.latency_ci_high_ms == max(outcome.samples_ms)
+    samples = outcome.latency_samples_ms
+    assert len(samples) == case.timing.min_samples == 6
+    assert metrics.latency_ms == pytest.approx(statistics.median(samples))
+    assert metrics.latency_ci_low_ms == min(samples)
+    assert metrics.latency_ci_high_ms == max(samples)
     assert metrics.latency_ms is not None
     assert metrics.tokens_per_s == pytest.approx(case.tokens / metrics.latency_ms * 1e3)
     assert metrics.first_call_ms is not None
     assert metrics.peak_allocated_bytes is None
-    assert outcome.nulls["peak_allocated_bytes"].startswith("device is cpu")
+    assert metrics.rel_error is not None
+    assert 0 <= metrics.rel_error < 1e-5
+    assert metrics.forward_rel_error is not None
+    assert 0 <= metrics.forward_rel_error < 1e-4
+    for name in ("peak_allocated_bytes", "device_ms", "host_ms", "sm_clock_mhz", "matmul_flops_per_s"):
+        assert getattr(metrics, name) is None
+        assert outcome.nulls[name].startswith("device is cpu")
+    assert outcome.kind is Kind.CPU
+    assert outcome.stopped_by == {"latency_ms": "max_seconds"}
+    assert outcome.settling is not None
+    assert "timing.settle_seconds=0" in str(outcome.settling.why)
+
+
+def _patched(
+    monkeypatch: pytest.MonkeyPatch, change: Callable[[torch.Tensor], object], *, seq: int | None = None
+) -> None:
+    """Every backend's result is changed in place; with ``seq``, only where it is that long."""
+    good = attention.build
+
+    def build(case: Case) -> attention.Attention:
+        built = good(case)
+
+        def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+            out = built.attend(q, k, v)
+            if seq in (None, q.shape[2]):
+                change(out)
+            return out
+
+        return dataclasses.replace(built, attend=attend)
+
+    monkeypatch.setattr(attention, "build", build)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_one_per_cent_off_in_the_last_rows_alone_is_wrong(
+    make_case: Callable[..., Case], monkeypatch: pytest.MonkeyPatch, dtype: str
+) -> None:
+    case = make_case(backend="flash", dtype=dtype, seq=512, head_dim=32)
+    assert measure(case).status is Status.OK
+    _patched(monkeypatch, lambda out: out[:, :, -16:].mul_(1.01), seq=512)
+    outcome = measure(case)
+    assert outcome.status is Status.WRONG
+    assert "attention of flash is 1." in str(outcome.reason)
+    assert "(late rows)" in str(outcome.reason)
+    assert outcome.metrics.rel_error == pytest.approx(0.01, rel=0.2)
+    assert outcome.metrics.latency_ms is None
+
+
+def test_a_backend_that_gives_nan_is_wrong(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    _patched(monkeypatch, lambda out: out[0, 0, 3].fill_(float("nan")))
+    outcome = measure(case)
+    assert outcome.status is Status.WRONG
+    assert outcome.reason == "attention of naive gave NaN or infinity in the result"
+    assert outcome.metrics.rel_error is None
+    assert outcome.nulls["rel_error"] == "NaN or infinity in the result"
+
+
+def test_a_forward_that_is_wrong_is_wrong_although_its_attention_is_right(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attends = model.SelfAttention.forward
+
+    def off(self: Any, *args: Any) -> torch.Tensor:
+        out: torch.Tensor = attends(self, *args)
+        return out if self.attend.__class__ is functools.partial else out * 1.2
+
+    accuracy.forward_error.cache_clear()
+    monkeypatch.setattr(model.SelfAttention, "forward", off)
+    outcome = measure(case)
+    accuracy.forward_error.cache_clear()
+    assert outcome.status is Status.WRONG
+    assert "the forward, at a bounded size, of naive is" in str(outcome.reason)
+
+
+def test_where_the_time_went_is_on_record(case: Case) -> None:
+    outcome = measure(case)
+    parts = {"peaks", "check", "build", "first_call", "memory", "device", "latency"}
+    assert set(outcome.spent_s) == parts
+    assert all(0 <= seconds < 5 for seconds in outcome.spent_s.values())
 
 
 @pytest.mark.parametrize("backend", ["efficient", "cudnn"])
@@ -94,7 +175,7 @@ def test_a_failed_case_keeps_no_tensor_alive(case: Case, monkeypatch: pytest.Mon
         raise torch.OutOfMemoryError("in the middle of a forward")
 
     monkeypatch.setattr(forward, "build_model", build)
-    monkeypatch.setattr(timing, "latency_samples_ms", fail)
+    monkeypatch.setattr(timing, "latencies", fail)
     assert measure(case).status is Status.OOM
     gc.collect()
     assert [reference() for reference in alive] == [None]

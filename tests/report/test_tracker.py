@@ -116,7 +116,7 @@ def test_n_cases_are_n_runs_and_a_report_without_any_connection(sweep: Path, lis
         128: ("failed", "failed"),
     }
     for seq, run in cases.items():
-        assert run["config"]["timing"]["samples"] == 6
+        assert run["config"]["timing"]["min_samples"] == 6
         assert run["config"]["sweep_id"] == sweep.name
         assert ("latency_ms" in run["summary"]) is (seq < 64)
         assert len(run["name"]) <= 128

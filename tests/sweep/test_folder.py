@@ -1,6 +1,7 @@
 """The folder of a sweep: new, gone on with after any damage, and never mixed by accident."""
 
 import contextlib
+import json
 import os
 import re
 import signal
@@ -28,7 +29,7 @@ from attnscale.sweep.folder import (
     resumed,
     started,
 )
-from tests.conftest import ENVIRONMENT, make_case, make_record
+from tests.conftest import ENVIRONMENT, as_schema_2, make_case, make_record
 
 GRID = [make_case(seq=seq) for seq in (16, 32, 64)]
 FIRST = "python run.py seq=16,32,64"
@@ -337,11 +338,18 @@ def test_wherever_the_manifest_was_cut_off_no_record_is_lost(tmp_path: Path) -> 
 
 
 def old(path: Path) -> None:
-    edit(path, lambda text: text.replace('"schema_version": 2', '"schema_version": 1'))
+    def change(text: str) -> str:
+        raw = json.loads(text)
+        if "cases" in raw:
+            planned = [as_schema_2(one) for one in raw["cases"]]
+            return json.dumps(raw | {"schema_version": 2, "cases": planned})
+        return json.dumps(as_schema_2(raw))
+
+    edit(path, change)
 
 
 def newer(path: Path) -> None:
-    edit(path, lambda text: text.replace('"schema_version": 2', '"schema_version": 99'))
+    edit(path, lambda text: text.replace('"schema_version": 3', '"schema_version": 99'))
 
 
 @pytest.mark.parametrize("which", ["record", "manifest"])
@@ -349,19 +357,19 @@ def test_an_older_schema_is_refused_unless_forced(tmp_path: Path, which: str) ->
     path = swept(tmp_path, found=map(make_record, GRID[:2]))
     old(record_path(path, GRID[0]) if which == "record" else manifest_path(path))
     message = refused(lambda: go_on(path))
-    why = "its records have schema_version 1, this release writes 2; resume_force=true mixes them"
+    why = "its records have schema_version 2, this release writes 3; resume_force=true mixes them"
     assert message == f"resume={path}: {why}"
     folder = go_on(path, force=True)
     assert seqs(folder.todo) == [64]
     assert folder.manifest is not None
-    assert folder.manifest.schema_version == 2
+    assert folder.manifest.schema_version == 3
 
 
 def test_a_newer_record_is_refused_and_measured_again_when_forced(tmp_path: Path) -> None:
     path = swept(tmp_path, found=map(make_record, GRID[:2]))
     newer(record_path(path, GRID[0]))
     message = refused(lambda: go_on(path))
-    why = "schema_version 99, this release reads 1 and 2; resume_force=true mixes them"
+    why = "schema_version 99, this release reads 1 to 3; resume_force=true mixes them"
     assert message == f"resume={path}: {GRID[0].folder_name}: {why}"
     folder = go_on(path, force=True)
     assert seqs(folder.todo) == [16, 64]
@@ -371,7 +379,7 @@ def test_a_newer_record_is_refused_and_measured_again_when_forced(tmp_path: Path
 def test_a_newer_manifest_is_refused_unless_forced(tmp_path: Path) -> None:
     path = swept(tmp_path)
     newer(manifest_path(path))
-    assert "schema_version 99, this release writes 2" in refused(lambda: go_on(path))
+    assert "schema_version 99, this release writes 3" in refused(lambda: go_on(path))
     assert seqs(go_on(path, force=True).todo) == [16, 32, 64]
 
 

@@ -120,7 +120,7 @@ def _row(record: Record) -> dict[str, Any]:
         "status": outcome.status.value,
         "reason": outcome.reason,
         **outcome.metrics.model_dump(),
-        "samples": len(outcome.samples_ms),
+        "samples": len(outcome.latency_samples_ms),
         **record.costs.model_dump(),
         "backend_chosen": outcome.backend_chosen,
         "gqa": outcome.gqa,

@@ -91,7 +91,7 @@ def why_refused(case: Case, attention: Attention) -> str | None:
 
     Running out of memory and unknown errors are not refusals and are raised.
     """
-    q, k, v = _like_the_model(case)
+    q, k, v = inputs(case)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
@@ -116,7 +116,7 @@ def chosen(case: Case, attention: Attention) -> str:
     """
     if case.backend in ("naive", "naive_inplace"):
         return case.backend
-    q, k, v = _like_the_model(case)
+    q, k, v = inputs(case)
     if attention.gqa == "materialised":
         k, v = (_repeat_heads(tensor, case.heads // case.kv_heads) for tensor in (k, v))
     with attention.pinned():
@@ -167,8 +167,8 @@ def _repeat_heads(tensor: Tensor, times: int) -> Tensor:
     return tensor.repeat_interleave(times, dim=1)
 
 
-def _like_the_model(case: Case) -> tuple[Tensor, Tensor, Tensor]:
-    """Random normal q, k, v laid out as views of one fused projection, as in the model."""
+def inputs(case: Case) -> tuple[Tensor, Tensor, Tensor]:
+    """Random normal q, k, v of the case, laid out as views of one fused projection, as in the model."""
     width = (case.heads + 2 * case.kv_heads) * case.head_dim
     generator = torch.Generator(device=case.device).manual_seed(case.seed)
     fused = torch.randn(

@@ -1,25 +1,34 @@
-"""One case, measured: ``measure(case) -> Outcome``. The seam behind which isolation will live.
+"""One case, measured: ``measure(case) -> Outcome``. Whether it is right comes before how fast it is.
 
 A fault of the case is its outcome and never an exception: the sweep goes on, and all memory that
 the case held is free again when this returns.
 """
 
+import contextlib
 import functools
+import math
+import statistics
+import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import TypeVar
 
 import torch
 
 from attnscale.case import Case
-from attnscale.measure import attention, memory, timing
+from attnscale.measure import accuracy, attention, memory, timing
+from attnscale.measure.clocks import Clocks
 from attnscale.measure.model import build_model, random_tokens
-from attnscale.record import Metrics, Outcome, Status
+from attnscale.measure.peaks import Peaks, measured_peaks
+from attnscale.measure.sampling import median_interval
+from attnscale.record import Metrics, Outcome, Settling, Status
 
 Result = TypeVar("Result")
 
 _CPU = "device is cpu: torch counts no memory there"
+_NO_GPU = "device is cpu: there is no queue, the host computes"
 _FEW = "fewer than 6 samples"
 
 
@@ -46,41 +55,140 @@ def _attempt(case: Case) -> Outcome:
 
 
 def _measure(case: Case) -> Outcome:
-    refusal, chosen, gqa = _apart(_ask_dispatcher, case)
-    if refusal is not None:
-        return Outcome(status=Status.UNSUPPORTED, reason=refusal, gqa=gqa)
+    spent_s: dict[str, float] = {}
+    with _clocked(spent_s, "peaks"):
+        peaks = measured_peaks(case.device, case.dtype)
+    with _clocked(spent_s, "check"):
+        checked = _apart(_check, case)
+    if checked.status is not None:
+        return checked.ended(spent_s)
     memory.flush(case.device)
     before = memory.usage(case.device)
-    attend = attention.build(case)
-    model = build_model(case, attend)
+    with _clocked(spent_s, "build"):
+        attend = attention.build(case)
+        model, weights_allocated_bytes = memory.peak_of(lambda: build_model(case, attend), case.device)
     forward = functools.partial(model, random_tokens(case))
+    clocks = Clocks(case.device)
     with torch.inference_mode(), attend.pinned():
-        first_ms = timing.first_call_ms(forward, case.device)
-        memory.reset_peak(case.device)
-        for _ in range(case.timing.warmup):
-            forward()
-        peak = memory.peak(case.device)
-        samples = timing.latency_samples_ms(forward, case.timing, case.device)
-    metrics, nulls = _metrics(case, first_ms, samples, before, peak)
+        with _clocked(spent_s, "first_call"):
+            first_ms = timing.first_call_ms(forward, case.device)
+        with _clocked(spent_s, "memory"):
+            _, activations_bytes = memory.peak_of(forward, case.device)
+            peak = memory.peak(case.device)
+        with _clocked(spent_s, "device"):
+            settling, device = _device_time(case, forward, clocks)
+        with _clocked(spent_s, "latency"):
+            forward()  # the graph's memory went back to the driver: not the sampled forwards' business
+            latency = timing.latencies(forward, case.timing, case.device)
+    measured = Measured(
+        case=case,
+        checked=checked,
+        peaks=peaks,
+        clocks=clocks,
+        first_ms=first_ms,
+        device=device,
+        latency=latency,
+        before=before,
+        peak=peak,
+        weights_allocated_bytes=weights_allocated_bytes,
+        activations_bytes=activations_bytes,
+    )
+    metrics, nulls = measured.metrics()
+    stopped_by = {"device_ms": device.stopped_by, "latency_ms": latency.stopped_by}
     return Outcome(
         status=Status.OK,
         metrics=metrics,
         nulls=nulls,
-        samples_ms=samples,
-        backend_chosen=chosen,
-        gqa=gqa,
+        latency_samples_ms=latency.waited,
+        host_samples_ms=latency.host,
+        device_windows=list(device.windows),
+        settling=settling,
+        device_timed_by=device.timed_by,
+        capture_refused=device.capture_refused,
+        stopped_by={name: why for name, why in stopped_by.items() if why is not None},
+        spent_s=spent_s,
+        backend_chosen=checked.chosen,
+        gqa=checked.gqa,
     )
 
 
-def _ask_dispatcher(case: Case) -> tuple[str | None, str | None, str]:
-    """Why the backend refuses this shape or None, what PyTorch picks, and how GQA is done.
+def _device_time(
+    case: Case, forward: timing.Forward, clocks: Clocks
+) -> tuple[Settling, timing.DeviceTime]:
+    if case.device == "cuda":
+        return timing.device_time(forward, case.timing, clocks)
+    return timing.settle_cpu(forward, case.timing, clocks), timing.DeviceTime(null=_NO_GPU)
+
+
+def _check(case: Case) -> "Checked":
+    """Whether the backend takes this shape and computes it right, and what PyTorch would pick.
 
     Apart from the thread that measures, or its first call would find the plans built here.
     """
     attend = attention.build(case)
     with torch.inference_mode():
         refusal = attention.why_refused(case, attend)
-        return refusal, None if refusal else attention.chosen(case, attend), attend.gqa
+        if refusal is not None:
+            return Checked(status=Status.UNSUPPORTED, reason=refusal, gqa=attend.gqa)
+        chosen = attention.chosen(case, attend)
+        error, attention_bytes = _check_attention(case, attend)
+    forward_error = accuracy.forward_error(accuracy.bounded(case))
+    wrong = accuracy.too_far(case, error, forward_error)
+    return Checked(
+        status=Status.WRONG if wrong else None,
+        reason=wrong,
+        gqa=attend.gqa,
+        chosen=chosen,
+        error=error,
+        forward_error=forward_error,
+        attention_bytes=attention_bytes,
+    )
+
+
+def _check_attention(case: Case, attend: attention.Attention) -> tuple[accuracy.Error, int | None]:
+    """Its error, and the most bytes that it held beyond its inputs."""
+    q, k, v = attention.inputs(case)
+    with attend.pinned():
+        out, most_bytes = memory.peak_of(functools.partial(attend.attend, q, k, v), case.device)
+    return accuracy.attention_error(out, q, k, v, causal=case.causal), most_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    """What is known of a case before it is timed."""
+
+    status: Status | None
+    """Unsupported or wrong, which end it; None when it may be timed."""
+    reason: str | None
+    gqa: str
+    chosen: str | None = None
+    error: accuracy.Error | None = None
+    forward_error: accuracy.Error | str = ""
+    attention_bytes: int | None = None
+
+    def ended(self, spent_s: dict[str, float]) -> Outcome:
+        """Of a case that is not timed."""
+        assert self.status is not None
+        metrics, nulls = self.errors()
+        return Outcome(
+            status=self.status,
+            reason=self.reason,
+            metrics=Metrics.model_validate(metrics),
+            nulls=nulls,
+            spent_s=spent_s,
+            backend_chosen=self.chosen,
+            gqa=self.gqa,
+        )
+
+    def errors(self) -> tuple[dict[str, float], dict[str, str]]:
+        """rel_error and forward_rel_error, and why one is null."""
+        found, nulls = {}, {}
+        for name, error in (("rel_error", self.error), ("forward_rel_error", self.forward_error)):
+            if isinstance(error, accuracy.Error) and math.isfinite(error.value):
+                found[name] = error.value
+            elif error:
+                nulls[name] = error if isinstance(error, str) else error.where
+        return found, nulls
 
 
 def _apart(function: Callable[[Case], Result], case: Case) -> Result:
@@ -93,31 +201,81 @@ def _apart(function: Callable[[Case], Result], case: Case) -> Result:
         return executor.submit(function, case).result()
 
 
-def _metrics(
-    case: Case,
-    first_ms: float,
-    samples: list[float],
-    before: memory.Usage | None,
-    peak: memory.Usage | None,
-) -> tuple[Metrics, dict[str, str]]:
-    median, low, high = timing.median_interval(samples)
-    nulls: dict[str, str] = {}
-    if low is None:
-        nulls |= dict.fromkeys(("latency_ci_low_ms", "latency_ci_high_ms"), _FEW)
-    if before is None or peak is None:
-        memory_keys = ("peak_allocated_bytes", "peak_reserved_bytes", "baseline_allocated_bytes")
-        nulls |= dict.fromkeys(memory_keys, _CPU)
-    metrics = Metrics(
-        latency_ms=median,
-        latency_ci_low_ms=low,
-        latency_ci_high_ms=high,
-        first_call_ms=first_ms,
-        tokens_per_s=case.tokens / median * 1e3,
-        peak_allocated_bytes=peak.allocated - before.allocated if before and peak else None,
-        peak_reserved_bytes=peak.reserved - before.reserved if before and peak else None,
-        baseline_allocated_bytes=before.allocated if before else None,
-    )
-    return metrics, nulls
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """All that one case gave, before it becomes numbers and reasons."""
+
+    case: Case
+    checked: Checked
+    peaks: Peaks
+    clocks: Clocks
+    first_ms: float
+    device: timing.DeviceTime
+    latency: timing.Latency
+    before: memory.Usage | None
+    peak: memory.Usage | None
+    weights_allocated_bytes: int | None
+    activations_bytes: int | None
+
+    def metrics(self) -> tuple[Metrics, dict[str, str]]:
+        """Every metric, or the reason why it is null."""
+        values: dict[str, float | None] = {}
+        nulls: dict[str, str] = {}
+        for part, why in (self._times(), self.checked.errors(), self._card(), self._memory()):
+            values |= part
+            nulls |= why
+        return Metrics.model_validate(values), nulls
+
+    def _times(self) -> tuple[dict[str, float | None], dict[str, str]]:
+        windows = [window.ms for window in self.device.windows]
+        values: dict[str, float | None] = {"first_call_ms": self.first_ms}
+        nulls: dict[str, str] = {}
+        for name, samples, absent in [
+            ("latency", self.latency.waited, ""),
+            ("device", windows, self.device.null),
+            ("host", self.latency.host, _NO_GPU),
+        ]:
+            names = (f"{name}_ms", f"{name}_ci_low_ms", f"{name}_ci_high_ms")
+            found = median_interval(samples) if samples else (None, None, None)
+            values |= zip(names, found, strict=True)
+            nulls |= {key: absent or "" for key in names if not samples}
+            nulls |= {key: _FEW for key in names[1:] if samples and values[key] is None}
+        median = values["latency_ms"]
+        assert median is not None
+        values["tokens_per_s"] = self.case.tokens / median * 1e3
+        return values, nulls
+
+    def _card(self) -> tuple[dict[str, float | None], dict[str, str]]:
+        values: dict[str, float | None] = {
+            "matmul_flops_per_s": self.peaks.matmul_flops_per_s,
+            "copy_bytes_per_s": self.peaks.copy_bytes_per_s,
+        }
+        nulls = dict(self.peaks.nulls)
+        for name in ("sm_clock_mhz", "power_w", "temperature_c"):
+            read = [v for one in self.device.windows if (v := getattr(one, name)) is not None]
+            values[name] = statistics.median(read) if read else None
+            if not read:
+                nulls[name] = self.clocks.nulls.get(name) or self.device.null or "not read"
+        return values, nulls
+
+    def _memory(self) -> tuple[dict[str, float | None], dict[str, str]]:
+        before, peak = self.before, self.peak
+        values = {
+            "weights_allocated_bytes": self.weights_allocated_bytes,
+            "activations_peak_bytes": self.activations_bytes,
+            "attention_peak_bytes": self.checked.attention_bytes,
+            "peak_allocated_bytes": peak.allocated - before.allocated if before and peak else None,
+            "peak_reserved_bytes": peak.reserved - before.reserved if before and peak else None,
+            "baseline_allocated_bytes": before.allocated if before else None,
+        }
+        return dict(values), {name: _CPU for name, value in values.items() if value is None}
+
+
+@contextlib.contextmanager
+def _clocked(spent_s: dict[str, float], part: str) -> Iterator[None]:
+    began = time.perf_counter()
+    yield
+    spent_s[part] = time.perf_counter() - began
 
 
 def _outcome_of(error: Exception) -> Outcome:

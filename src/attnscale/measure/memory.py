@@ -5,9 +5,13 @@ never mixed. On a CPU torch keeps no such count, so there is none.
 """
 
 import gc
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +51,15 @@ def reset_peak(device: str) -> None:
     """Forget earlier peaks."""
     if device == "cuda":
         torch.cuda.reset_peak_memory_stats()
+
+
+def peak_of(function: Callable[[], Result], device: str) -> tuple[Result, int | None]:
+    """Its result, and the most bytes that it held beyond what was there; None on a CPU."""
+    before = usage(device)
+    reset_peak(device)
+    result = function()
+    most = peak(device)
+    return result, most.allocated - before.allocated if before and most else None
 
 
 def peak(device: str) -> Usage | None:

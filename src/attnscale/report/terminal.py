@@ -152,7 +152,7 @@ def _lines_of(record: Record) -> dict[str, str]:
         for name, value in outcome.metrics.model_dump().items():
             why = outcome.nulls.get(name)
             lines[name] = f"null: {why}" if value is None else _with_unit(name, value)
-        lines["samples"] = str(len(outcome.samples_ms))
+        lines["samples"] = str(len(outcome.latency_samples_ms))
     for name, value in record.costs.model_dump().items():
         lines[name] = _with_unit(name, value)
     return lines
