@@ -32,7 +32,14 @@ def test_the_folder_holds_all_that_the_report_is(
     (tmp_path / "figures" / "stale.png").write_text("of an earlier build")
     page = build(tmp_path, make_record(), make_record(make_case(seq=32)))
     names = {path.name for path in tmp_path.iterdir()}
-    assert names == {"cases", "figures", "report.html", "results.csv", "results.parquet"}
+    assert names == {
+        "cases",
+        "figures",
+        "noise.json",
+        "report.html",
+        "results.csv",
+        "results.parquet",
+    }
     figures = {path.name for path in (tmp_path / "figures").iterdir()}
     assert figures == {
         f"{what}_by_seq.{end}" for what in ("latency", "tokens") for end in ("png", "svg")
@@ -109,7 +116,7 @@ def test_the_answer_calls_a_tie_a_tie_and_names_what_was_not_compared(
     made = [make_record(make_case(backend=name), latency_ms=ms) for name, ms in times.items()]
     made.append(make_record(make_case(backend="naive"), status=Status.OOM))
     page = build(tmp_path, *made)
-    assert "too close to call: flash, cudnn" in page
+    assert "no difference seen between flash, cudnn" in page
     assert "math, 2.50 times as long" in page
     assert "naive (oom)" in page
 

@@ -1,10 +1,12 @@
-"""Which backend was fastest at each shape, and whether the intervals allow to say so."""
+"""Which backend was fastest at each shape, and whether the noise allows to say so."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from attnscale.analyse.frame import swept_axes
+from attnscale.analyse.noise import difference_seen
 
 if TYPE_CHECKING:
     import pandas
@@ -21,11 +23,15 @@ class Answer:
     latency_ms: float | None = None
     """Of the fastest."""
     ties: Sequence[str] = ()
-    """Backends whose 95% interval overlaps that of the fastest: too close to call."""
+    """Backends between which and the fastest no difference was seen."""
     runner_up: str | None = None
     """The fastest backend that is not a tie."""
     ratio: float | None = None
     """Latency of the runner-up over that of the fastest."""
+    fastest_on_device: str | None = None
+    """By device_ms; None where a case has none. Another than ``fastest`` where launching holds it up."""
+    launch_bound: Sequence[str] = ()
+    """Backends whose forward waits for its launches at this shape."""
     compared: int = 0
     """Cases that ended ok."""
     has_intervals: bool = True
@@ -52,21 +58,31 @@ def _answer(shape: str, rows: "pandas.DataFrame") -> Answer:
     if ok.empty:
         return Answer(shape=shape, without=without)
     best, rest = ok.iloc[0], ok.iloc[1:]
-    ends = ok[["latency_ci_low_ms", "latency_ci_high_ms"]]
+    ends = ok[["latency_low_ms", "latency_high_ms"]]
     has_intervals = bool(ends.notna().all(axis=None))
-    slower = rest["latency_ms"] > best["latency_ms"]
-    if has_intervals:
-        slower = rest["latency_ci_low_ms"] > best["latency_ci_high_ms"]
-    slower = slower.astype(bool)
-    behind = rest[slower]
+    seen = [not has_intervals or _slower(row, best) for _, row in rest.iterrows()]
+    names = [str(name) for name in rest["backend"]]
+    behind = rest.loc[rest.index[seen]]
+    on_device = ok.sort_values("device_ms", kind="stable") if ok["device_ms"].notna().all() else None
     return Answer(
         shape=shape,
         fastest=str(best["backend"]),
         latency_ms=float(best["latency_ms"]),
-        ties=[str(name) for name in rest[~slower]["backend"]],
+        ties=[name for name, apart in zip(names, seen, strict=True) if not apart],
         runner_up=None if behind.empty else str(behind["backend"].iloc[0]),
         ratio=None if behind.empty else float(behind["latency_ms"].iloc[0] / best["latency_ms"]),
+        fastest_on_device=None if on_device is None else str(on_device["backend"].iloc[0]),
+        launch_bound=[str(name) for name in ok[ok["launch_bound"].fillna(False)]["backend"]],
         compared=len(ok),
         has_intervals=has_intervals,
         without=without,
     )
+
+
+def _slower(row: "pandas.Series[Any]", best: "pandas.Series[Any]") -> bool:
+    half_widths = (_half_width(row), _half_width(best))
+    return difference_seen(row["latency_ms"] / best["latency_ms"], half_widths)
+
+
+def _half_width(row: "pandas.Series[Any]") -> float:
+    return math.log(row["latency_high_ms"] / row["latency_low_ms"]) / 2

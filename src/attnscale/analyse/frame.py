@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from attnscale.analyse.noise import TIMES, Noise, widened
+from attnscale.analyse.utilisation import utilisation
 from attnscale.record import Record, write_atomically
 
 if TYPE_CHECKING:
@@ -30,9 +32,11 @@ AXES = (
     "causal",
     "device",
     "seed",
-    "timing_warmup",
-    "timing_samples",
+    "timing_settle_seconds",
+    "timing_precision",
+    "timing_min_samples",
     "timing_max_seconds",
+    "timing_flush_l2",
 )
 """Every swept column but backend, which is the hue of every figure. Leaders before followers."""
 
@@ -49,11 +53,15 @@ _LEADERS: Mapping[str, tuple[str, ...]] = {
 of them that happen to change together are two axes all the same."""
 
 
-def frame(records: Sequence[Record]) -> "pandas.DataFrame":
-    """One row a record, in the order given. Integers and floats are pandas' nullable types."""
+def frame(records: Sequence[Record], noise: Noise | None = None) -> "pandas.DataFrame":
+    """One row a record, in the order given. Integers and floats are pandas' nullable types.
+
+    ``latency_low_ms`` to ``latency_high_ms``, and so device and host, is what comparisons use: the
+    interval of the run, widened by the noise between runs where that is known.
+    """
     import pandas as pd
 
-    rows = [_row(record) for record in records]
+    rows = [_row(record, noise or Noise()) for record in records]
     types = _column_types()
     return pd.DataFrame(rows, columns=list(types), dtype=object).astype(types)
 
@@ -107,8 +115,9 @@ def _follows(table: "pandas.DataFrame", axis: str, leaders: list[str]) -> bool:
     return bool((table.groupby(leaders, dropna=False)[axis].nunique(dropna=False) <= 1).all())
 
 
-def _row(record: Record) -> dict[str, Any]:
+def _row(record: Record, noise: Noise) -> dict[str, Any]:
     case, outcome = record.case, record.outcome
+    settling = outcome.settling
     fields = record.case_config()
     timing = fields.pop("timing")
     return {
@@ -120,7 +129,14 @@ def _row(record: Record) -> dict[str, Any]:
         "status": outcome.status.value,
         "reason": outcome.reason,
         **outcome.metrics.model_dump(),
+        **_intervals(record, noise),
+        **utilisation(record),
         "samples": len(outcome.latency_samples_ms),
+        "device_windows": len(outcome.device_windows),
+        "device_timed_by": outcome.device_timed_by,
+        "capture_refused": outcome.capture_refused,
+        "settled": settling.settled if settling else None,
+        "throttle": " ".join(sorted({name for one in outcome.device_windows for name in one.throttle})),
         **record.costs.model_dump(),
         "backend_chosen": outcome.backend_chosen,
         "gqa": outcome.gqa,
@@ -128,6 +144,16 @@ def _row(record: Record) -> dict[str, Any]:
         "torch": record.environment.torch,
         "started_at": record.started_at,
     }
+
+
+def _intervals(record: Record, noise: Noise) -> dict[str, float | None]:
+    metrics = record.outcome.metrics.model_dump()
+    found: dict[str, float | None] = {}
+    for time in TIMES:
+        value, low, high = (metrics[f"{time}_{name}ms"] for name in ("", "ci_low_", "ci_high_"))
+        ends = widened(value, (low, high), noise.half_width(record, time))
+        found |= zip((f"{time}_low_ms", f"{time}_high_ms"), ends, strict=True)
+    return found
 
 
 def _column_types() -> dict[str, str]:
@@ -138,11 +164,24 @@ def _column_types() -> dict[str, str]:
         ("string", "dtype"),
         ("boolean", "causal"),
         ("string", "device"),
-        ("Int64", "seed timing_warmup timing_samples"),
+        ("Int64", "seed"),
+        ("Float64", "timing_settle_seconds timing_precision"),
+        ("Int64", "timing_min_samples"),
         ("Float64", "timing_max_seconds"),
+        ("boolean", "timing_flush_l2"),
         ("string", "status reason"),
-        ("Float64", "latency_ms latency_ci_low_ms latency_ci_high_ms first_call_ms tokens_per_s"),
-        ("Int64", "peak_allocated_bytes peak_reserved_bytes baseline_allocated_bytes samples"),
+        ("Float64", "latency_ms latency_ci_low_ms latency_ci_high_ms latency_low_ms latency_high_ms"),
+        ("Float64", "device_ms device_ci_low_ms device_ci_high_ms device_low_ms device_high_ms"),
+        ("Float64", "host_ms host_ci_low_ms host_ci_high_ms host_low_ms host_high_ms"),
+        ("boolean", "launch_bound"),
+        ("Float64", "host_over_device first_call_ms tokens_per_s rel_error forward_rel_error"),
+        ("Int64", "weights_allocated_bytes activations_peak_bytes attention_peak_bytes"),
+        ("Int64", "peak_allocated_bytes peak_reserved_bytes baseline_allocated_bytes"),
+        ("Float64", "mfu hfu mamfu mamfu_executed mbu matmul_flops_per_s copy_bytes_per_s"),
+        ("Float64", "sm_clock_mhz power_w temperature_c"),
+        ("boolean", "settled"),
+        ("string", "throttle device_timed_by capture_refused"),
+        ("Int64", "samples device_windows"),
         ("Float64", "params weight_bytes useful_flops executed_flops min_bytes"),  # may pass 2**63
         ("string", "backend_chosen gqa device_name torch started_at"),
     )

@@ -1,6 +1,7 @@
 """The report of a sweep from its records alone: tables, figures, page.
 
 - results.csv, results.parquet: one row a case
+- noise.json: how far the same case comes out elsewhere when it is measured again
 - figures/*.png, *.svg: scaling curves, or bars where no numeric axis was swept
 - report.html: all of it in one file
 """
@@ -8,13 +9,25 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from attnscale.manifest import MANIFEST_NAME, Manifest, read_manifest
-from attnscale.record import CASES_FOLDER, Record, Skipped, read_sweep, write_atomically
+from attnscale.record import (
+    CASES_FOLDER,
+    Record,
+    Skipped,
+    Status,
+    read_repeats,
+    read_sweep,
+    write_atomically,
+)
 
 if TYPE_CHECKING:
     import pandas
+
+    from attnscale.analyse.noise import Noise
+
+Text = TypeVar("Text", bound=str)
 
 PAGE_NAME = "report.html"
 FIGURES_FOLDER = "figures"
@@ -64,13 +77,27 @@ def build_report(folder: Path) -> Report:
 
 def _write(folder: Path, records: Sequence[Record], skipped: Sequence[Skipped]) -> Report:
     from attnscale.analyse.frame import frame, write_tables
+    from attnscale.analyse.noise import NOISE_NAME, measured_noise
+    from attnscale.analyse.utilisation import impossible
     from attnscale.report import page, plots
 
-    table = frame(records)
+    repeats, unread = read_repeats(folder)
+    noise = measured_noise(records, repeats)
+    write_atomically(folder / NOISE_NAME, noise.model_dump_json(indent=1) + "\n")
+    table = frame(records, noise)
+    skipped = [*skipped, *unread]
     manifest, damage = _manifest(folder)
     measured = {record.key for record in records}
     not_run = [one.slug for one in manifest.cases if one.key not in measured] if manifest else []
-    notes = [*write_tables(table, folder), *damage, *_not_run(not_run, manifest), *_not_alone(records)]
+    notes = [
+        *write_tables(table, folder),
+        *damage,
+        *_not_run(not_run, manifest),
+        *_not_alone(records),
+        *impossible(records),
+        *_unsettled(records),
+        *_noise(records, noise),
+    ]
     commands = manifest.commands if manifest else distinct(r.environment.command for r in records)
     figures = plots.draw_all(table, _emptied(folder / FIGURES_FOLDER))
     html = page.render(records, table, skipped, figures, notes, commands, folder.resolve().name)
@@ -79,7 +106,7 @@ def _write(folder: Path, records: Sequence[Record], skipped: Sequence[Skipped]) 
     return Report(folder, records, skipped, table, pngs, notes, not_run)
 
 
-def distinct(values: Iterable[str]) -> list[str]:
+def distinct(values: Iterable[Text]) -> list[Text]:
     """Each once, in the order first seen."""
     return list(dict.fromkeys(values))
 
@@ -108,6 +135,39 @@ def _not_alone(records: Sequence[Record]) -> list[str]:
         f"{len(beside)} of {len(records)} cases were measured beside another process on their GPU, "
         f"which can slow them and take their memory: {', '.join(seen)}"
     ]
+
+
+def _unsettled(records: Sequence[Record]) -> list[str]:
+    """Those that were to settle and did not; one that was not asked to is no news."""
+    marked = [
+        record
+        for record in records
+        if record.case.timing.settle_seconds
+        and record.outcome.settling
+        and not record.outcome.settling.settled
+    ]
+    if not marked:
+        return []
+    settling = marked[0].outcome.settling
+    why = settling.why if settling else None
+    return [
+        f"{len(marked)} of {len(records)} cases had not settled when sampling began "
+        f"({marked[0].slug}: {why}); a longer timing.settle_seconds may help"
+    ]
+
+
+def _noise(records: Sequence[Record], noise: "Noise") -> list[str]:
+    from attnscale.analyse.noise import in_words
+
+    kinds = distinct(r.outcome.kind for r in records if r.outcome.status is Status.OK and r.outcome.kind)
+    unknown = [kind for kind in kinds if kind not in noise.by_kind]
+    said = in_words(noise)
+    if unknown and len(records) > 1:
+        said.append(
+            f"the noise between runs is unknown for {' and '.join(unknown)} cases, for none was "
+            "measured again: differences are judged by the intervals within each run alone"
+        )
+    return said
 
 
 def _emptied(folder: Path) -> Path:

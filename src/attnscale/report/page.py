@@ -19,10 +19,26 @@ if TYPE_CHECKING:
 
 _MEASURED: dict[str, tuple[str, float]] = {
     "latency_ms": ("latency (ms)", 1),
+    "device_ms": ("device (ms)", 1),
+    "host_ms": ("host (ms)", 1),
+    "host_over_device": ("host / device", 1),
+    "rel_error": ("attention error (%)", 0.01),
+    "forward_rel_error": ("forward error (%)", 0.01),
+    "mfu": ("MFU (%)", 0.01),
+    "hfu": ("HFU (%)", 0.01),
+    "mamfu": ("MAMFU (%)", 0.01),
+    "mamfu_executed": ("MAMFU executed (%)", 0.01),
+    "mbu": ("bandwidth (%)", 0.01),
     "first_call_ms": ("first call (ms)", 1),
     "tokens_per_s": ("tokens/s", 1),
+    "weights_allocated_bytes": ("weights (GiB)", GIB),
+    "activations_peak_bytes": ("activations (GiB)", GIB),
+    "attention_peak_bytes": ("one attention (GiB)", GIB),
     "peak_allocated_bytes": ("peak allocated (GiB)", GIB),
     "peak_reserved_bytes": ("peak reserved (GiB)", GIB),
+    "sm_clock_mhz": ("SM clock (MHz)", 1),
+    "power_w": ("power (W)", 1),
+    "temperature_c": ("temperature (°C)", 1),
     "params": ("parameters", 1),
     "useful_flops": ("useful GFLOP", 1e9),
     "executed_flops": ("executed GFLOP", 1e9),
@@ -78,16 +94,24 @@ def _columns(table: "pandas.DataFrame") -> list[_Column]:
     """The columns of the page's table, without those that are null in every row."""
     axes = [_column(table, axis, axis) for axis in ("backend", *swept_axes(table))]
     measured = [_column(table, name, *header) for name, header in _MEASURED.items()]
-    ends = zip(table["latency_ci_low_ms"], table["latency_ci_high_ms"], strict=True)
-    intervals = _Column(
-        "95% interval (ms)",
-        numeric=True,
-        cells=[(interval(low, high), _sort_key(low)) for low, high in ends],
-    )
-    latency, *others = measured
-    columns = [*axes, _column(table, "status", "outcome"), latency, intervals, *others]
+    latency, device, host, *others = measured
+    columns = [*axes, _column(table, "status", "outcome")]
+    for column, time in ((latency, "latency"), (device, "device"), (host, "host")):
+        columns += [column, _interval(table, time)]
+    columns += [_column(table, "launch_bound", "launch-bound"), *others]
+    columns += [
+        _column(table, "device_timed_by", "device timed by"),
+        _column(table, "settled", "settled"),
+    ]
+    columns += [_column(table, "throttle", "clock held by")]
     columns += [_column(table, "backend_chosen", "PyTorch chose"), _column(table, "gqa", "GQA")]
     return [column for column in columns if any(key for _, key in column.cells)]
+
+
+def _interval(table: "pandas.DataFrame", time: str) -> _Column:
+    ends = zip(table[f"{time}_low_ms"], table[f"{time}_high_ms"], strict=True)
+    cells = [(interval(low, high), _sort_key(low)) for low, high in ends]
+    return _Column("95% interval (ms)", numeric=True, cells=cells)
 
 
 def _column(table: "pandas.DataFrame", name: str, header: str, unit: float = 1) -> _Column:

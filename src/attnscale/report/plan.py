@@ -40,7 +40,16 @@ METRICS = (
         column="latency_ms",
         label="latency (ms)",
         name="latency",
-        interval=("latency_ci_low_ms", "latency_ci_high_ms"),
+        interval=("latency_low_ms", "latency_high_ms"),
+    ),
+    Metric(
+        column="device_ms",
+        label="device time (ms)",
+        name="device",
+        interval=("device_low_ms", "device_high_ms"),
+    ),
+    Metric(
+        column="host_ms", label="host time (ms)", name="host", interval=("host_low_ms", "host_high_ms")
     ),
     Metric(column="tokens_per_s", label="throughput (tokens/s)", name="tokens"),
     Metric(
@@ -165,7 +174,8 @@ def _caption(panels: Sequence[Panel], metric: Metric, x: str | None) -> list[str
 
     lines = []
     if metric.interval:
-        lines.append(f"{'upright' if x else 'black'} strokes: 95% interval of the median")
+        strokes = "upright" if x else "black"
+        lines.append(f"{strokes} strokes: 95% interval, noise between runs included where known")
     missing = missing_rows(pd.concat([panel.rows for panel in panels]), metric)
     if not missing.empty:
         lines.append(f"not drawn: {_counted(missing)}")

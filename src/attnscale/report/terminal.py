@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from attnscale.analyse.utilisation import utilisation
 from attnscale.record import Record, Skipped, Status, log_path, record_path
 from attnscale.report.numbers import GIB, interval, number, printable, short
 
@@ -86,7 +87,7 @@ def _columns(table: "pandas.DataFrame") -> list[_Column]:
     def texts(name: str) -> list[str]:
         return [printable(value) for value in table[name]]
 
-    ends = zip(table["latency_ci_low_ms"], table["latency_ci_high_ms"], strict=True)
+    ends = zip(table["latency_low_ms"], table["latency_high_ms"], strict=True)
     columns = [
         _Column(header="backend", cells=texts("backend"), justify="left"),
         *(_Column(header=axis.replace("_", "_\n"), cells=texts(axis)) for axis in swept_axes(table)),
@@ -94,17 +95,25 @@ def _columns(table: "pandas.DataFrame") -> list[_Column]:
         _Column(header="latency\nms", cells=[number(value) for value in table["latency_ms"]]),
         _Column(header="95% interval\nms", cells=[interval(*pair) for pair in ends], dispensable=1),
         _Column(
-            header="tokens\n/s", cells=[short(value) for value in table["tokens_per_s"]], dispensable=3
+            header="device\nms", cells=[number(value) for value in table["device_ms"]], dispensable=2
+        ),
+        _Column(header="host\nms", cells=[number(value) for value in table["host_ms"]], dispensable=3),
+        _Column(
+            header="error\n%", cells=[number(value, 0.01) for value in table["rel_error"]], dispensable=6
+        ),
+        _Column(header="MFU\n%", cells=[number(value, 0.01) for value in table["mfu"]], dispensable=5),
+        _Column(
+            header="tokens\n/s", cells=[short(value) for value in table["tokens_per_s"]], dispensable=7
         ),
         _Column(
             header="peak\nGiB",
             cells=[number(value, GIB) for value in table["peak_allocated_bytes"]],
-            dispensable=2,
+            dispensable=4,
         ),
         _Column(
             header="first\ncall ms",
             cells=[number(value) for value in table["first_call_ms"]],
-            dispensable=4,
+            dispensable=8,
         ),
     ]
     return [column for column in columns if set(column.cells) != {"-"}]
@@ -152,9 +161,29 @@ def _lines_of(record: Record) -> dict[str, str]:
         for name, value in outcome.metrics.model_dump().items():
             why = outcome.nulls.get(name)
             lines[name] = f"null: {why}" if value is None else _with_unit(name, value)
-        lines["samples"] = str(len(outcome.latency_samples_ms))
+        for name, value in utilisation(record).items():
+            if value is not None:
+                lines[name] = str(value).lower() if isinstance(value, bool) else number(value)
+        lines |= _how_timed(record)
     for name, value in record.costs.model_dump().items():
         lines[name] = _with_unit(name, value)
+    return lines
+
+
+def _how_timed(record: Record) -> dict[str, str]:
+    outcome = record.outcome
+    lines = {"samples": str(len(outcome.latency_samples_ms))}
+    if outcome.device_windows:
+        lines["device_windows"] = f"{len(outcome.device_windows)}, by {outcome.device_timed_by}"
+    if outcome.capture_refused:
+        lines["capture_refused"] = outcome.capture_refused
+    if outcome.settling:
+        seconds = f"{number(outcome.settling.seconds)} s"
+        lines["settled"] = (
+            f"after {seconds}" if outcome.settling.settled else f"no: {outcome.settling.why}"
+        )
+    if outcome.stopped_by:
+        lines["stopped_by"] = ", ".join(f"{name}: {why}" for name, why in outcome.stopped_by.items())
     return lines
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from attnscale.analyse.utilisation import utilisation
 from attnscale.record import Record, Status
 
 if TYPE_CHECKING:
@@ -154,6 +155,7 @@ def _summary(record: Record) -> dict[str, Any]:
         for name, value in (outcome.metrics.model_dump() | record.costs.model_dump()).items()
         if value is not None
     }
+    known |= {name: value for name, value in utilisation(record).items() if value is not None}
     texts = {"status": outcome.status.value, "backend_chosen": outcome.backend_chosen}
     if outcome.status is not Status.OK:
         texts["reason"] = outcome.reason
