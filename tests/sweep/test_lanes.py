@@ -133,6 +133,13 @@ def test_cases_run_from_small_to_large_and_backends_of_a_shape_together(
     ]
 
 
+def test_backends_are_innermost_where_shapes_need_the_same_work() -> None:
+    cases = [make_case(seed=seed, backend=b) for b in ("naive", "math") for seed in (2, 1)]
+    assert [(case.seed, case.backend) for case in ordered(cases)] == [
+        (seed, backend) for seed in (2, 1) for backend in ("naive", "math")
+    ]
+
+
 def test_cases_of_a_cpu_wait_for_those_of_the_gpus(tmp_path: Path, fake: type[FakeWorker]) -> None:
     cases = [make_case(device=device, seq=seq) for seq in (8, 16) for device in ("cpu", "cuda")]
     swept(tmp_path, cases, [*gpus(2), CPU])
