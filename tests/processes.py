@@ -22,6 +22,7 @@ TINY = [
     "timing.settle_seconds=0",
     "timing.max_seconds=0.01",
     "tracker=none",
+    "repeats=0",
     "dtype=float32",
 ]
 DRIVER = """

@@ -144,6 +144,7 @@ def _settings(config: Config) -> Settings:
         case_timeout_s=config.case_timeout_s,
         skip_hopeless=config.skip_hopeless,
         strict_gpu=config.strict_gpu,
+        repeats=config.repeats,
     )
 
 

@@ -13,14 +13,14 @@ import pytest
 
 from attnscale.case import Case, InvalidConfig
 from attnscale.measure.worker import Answer
-from attnscale.record import Environment, Record, Status, now, read_sweep
+from attnscale.record import Environment, Kind, Outcome, Record, Status, now, read_repeats, read_sweep
 from attnscale.sweep import run
 from attnscale.sweep.devices import CPU, Device
 from attnscale.sweep.folder import SweepFolder, joined, started
 from attnscale.sweep.run import Settings, distinct, ordered, run_cases
 from attnscale.sweep.worker import Measuring, WorkerLost
 from tests import faults
-from tests.conftest import ENVIRONMENT, TIMING, make_case
+from tests.conftest import ENVIRONMENT, TIMING, make_case, make_record
 
 MEASURING = Measuring(faults.start, faults.pretend)
 
@@ -248,6 +248,83 @@ def test_a_case_of_a_cluster_joins_its_folder(tmp_path: Path, fake: type[FakeWor
         run_cases(joined(case, first.path, force=False), [CPU], Settings(), MEASURING, None)
     assert len(read_sweep(first.path)[0]) == 2
     assert (first.path / "sweep.json").read_text() == before
+
+
+def repeats_of(tmp_path: Path, cases: Sequence[Case], devices: Sequence[Device], **settings: Any) -> Any:
+    """Slugs of the sentinels, in the order of their repeats."""
+    swept(tmp_path, cases, devices, **settings)
+    (folder,) = (tmp_path / "out").iterdir()
+    repeats, skipped = read_repeats(folder)
+    assert skipped == []
+    return repeats
+
+
+def test_a_sentinel_of_each_kind_is_measured_again_at_the_end(
+    tmp_path: Path, fake: type[FakeWorker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def outcome_of(case: Case, measured: int) -> Outcome:
+        launch_bound = case.seq < 32
+        return make_record(
+            case, device_ms=case.seq / 10, host_ms=case.seq / (5 if launch_bound else 20)
+        ).outcome
+
+    monkeypatch.setattr(faults, "outcome_of", outcome_of)
+    cases = [make_case(device="cuda", seq=seq) for seq in (8, 16, 32, 64)]
+    repeats = repeats_of(tmp_path, cases, gpus(1), repeats=3)
+    assert {(r.case.seq, r.outcome.kind) for r in repeats} == {
+        (8, Kind.LAUNCH_BOUND),
+        (32, Kind.GPU_BOUND),
+    }
+    assert len(repeats) == 6
+    assert [slug for _, slug in fake.seen[:4]] == [case.slug for case in cases]
+
+
+def test_in_a_long_sweep_sentinels_are_measured_between_too(
+    tmp_path: Path, fake: type[FakeWorker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "BETWEEN_SENTINELS_S", 0.0)
+    first, second = (make_case(seq=seq) for seq in (8, 16))
+    repeats_of(tmp_path, [first, second], [CPU], repeats=1)
+    assert [slug for _, slug in fake.seen] == [one.slug for one in (first, first, second, first, first)]
+
+
+def test_every_gpu_has_sentinels_of_its_own(tmp_path: Path, fake: type[FakeWorker]) -> None:
+    cases = [make_case(device="cuda", seq=seq) for seq in range(8, 72, 8)]
+    repeats = repeats_of(tmp_path, cases, gpus(2), repeats=2)
+    assert len({(r.key, r.environment.gpu_uuid) for r in repeats}) == 2
+    assert len(repeats) == 4
+
+
+@pytest.mark.parametrize(("seqs", "repeats"), [((8,), 3), ((8, 16), 0)], ids=["one-case", "not-asked"])
+def test_no_sentinel_where_nothing_is_compared_or_none_is_asked_for(
+    tmp_path: Path, fake: type[FakeWorker], seqs: tuple[int, ...], repeats: int
+) -> None:
+    cases = [make_case(seq=seq) for seq in seqs]
+    assert repeats_of(tmp_path, cases, [CPU], repeats=repeats) == []
+    assert len(fake.seen) == len(seqs)
+
+
+def test_a_job_of_a_cluster_measures_its_one_case_once(tmp_path: Path, fake: type[FakeWorker]) -> None:
+    cases = [make_case(seq=8), make_case(seq=16)]
+    first = started(cases, tmp_path / "out", "python run.py")
+    first.write_manifest()
+    run_cases(joined(cases[0], first.path, force=False), [CPU], Settings(repeats=3), MEASURING, None)
+    assert len(fake.seen) == 1
+
+
+def test_a_sentinel_that_fails_the_second_time_is_a_note_and_no_fault(
+    tmp_path: Path, fake: type[FakeWorker], monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    good = faults.outcome_of
+
+    def outcome_of(case: Case, measured: int) -> Outcome:
+        failed = Outcome(status=Status.FAILED, reason="no more")
+        return good(case, measured) if measured < 2 else failed
+
+    monkeypatch.setattr(faults, "outcome_of", outcome_of)
+    cases = [make_case(seq=8), make_case(seq=16)]
+    assert repeats_of(tmp_path, cases, [CPU], repeats=1) == []
+    assert "ended as failed: no more" in capsys.readouterr().err
 
 
 def test_a_repeated_case_runs_once_with_a_notice() -> None:

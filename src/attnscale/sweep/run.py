@@ -26,11 +26,15 @@ from attnscale.report.tracker import Tracker
 from attnscale.sweep.devices import LEASES, Device, lease
 from attnscale.sweep.folder import SweepFolder
 from attnscale.sweep.progress import SweepProgress
+from attnscale.sweep.sentinels import Sentinels
 from attnscale.sweep.worker import InlineWorker, Measuring, ProcessWorker, Stopped, Worker, WorkerLost
 
 EXIT_OK = 0
 EXIT_FAILED_CASES = 1
 EXIT_INTERRUPTED = 130
+
+BETWEEN_SENTINELS_S = 300.0
+"""In a sweep that is longer than this, they are measured between its cases as well."""
 
 INLINE = "inline"
 FRESH = "fresh"
@@ -45,6 +49,8 @@ class Settings:
     case_timeout_s: float = 600.0
     skip_hopeless: bool = False
     strict_gpu: bool = False
+    repeats: int = 0
+    """Times that the sentinels are measured again at the end."""
     leases: Path = LEASES
     """Folder of the lock files."""
 
@@ -179,9 +185,15 @@ class _Run:
             if not held:
                 return
             worker = self._worker(device)
+            sentinels = Sentinels()
+            due = time.monotonic() + BETWEEN_SENTINELS_S
             try:
                 while not self.stop.is_set() and (case := self._next()) is not None:
-                    self._one(case, worker)
+                    sentinels.consider(self._one(case, worker))
+                    if time.monotonic() >= due:
+                        self._again(sentinels, 1, device, worker)
+                        due = time.monotonic() + BETWEEN_SENTINELS_S
+                self._again(sentinels, self.settings.repeats, device, worker)
             except WorkerLost as error:
                 self.progress.notice(f"{device}: no worker could be started: {error}")
             except Stopped:
@@ -206,7 +218,30 @@ class _Run:
         except IndexError:
             return None
 
-    def _one(self, case: Case, worker: Worker) -> None:
+    def _again(self, sentinels: Sentinels, rounds: int, device: Device, worker: Worker) -> None:
+        """Measure them again, for the noise between runs. One that fails now is a note, no fault."""
+        manifest = self.folder.manifest
+        compares = manifest is not None and len(manifest.cases) > 1
+        cases = sentinels.chosen() if compares and self.settings.repeats else []
+        if cases:
+            names = ", ".join(case.slug for case in cases)
+            times = "once" if rounds == 1 else f"{rounds} times"
+            self.progress.notice(f"{device}: again {times}, for the noise between runs: {names}")
+        for case in cases * rounds:
+            if self.stop.is_set():
+                return
+            environment = worker.ready()
+            foreign = worker.foreign()
+            answer = worker.measure(case, log_path(self.folder.path, case))
+            foreign = _merged(foreign, worker.foreign())
+            outcome = answer.outcome
+            if outcome.status is Status.OK:
+                beside = _beside(environment, foreign, self.settings.isolation)
+                records.write_repeat(self._record(case, answer, beside), self.folder.path)
+            else:
+                self.progress.notice(f"again, {case.slug} ended as {outcome.status}: {outcome.reason}")
+
+    def _one(self, case: Case, worker: Worker) -> Record:
         """Measure, write, track, show."""
         self.progress.begins(case)
         try:
@@ -229,6 +264,7 @@ class _Run:
             if self.tracker:
                 self.tracker.log_case(record)
         self.progress.ended(record, time.monotonic() - began, self.lanes)
+        return record
 
     def _admit(self, environment: Environment) -> None:
         with self._lock:
