@@ -171,7 +171,8 @@ class Outcome(_Frozen):
     stopped_by: dict[str, str] = {}
     """Metric -> precision, max_seconds or max_samples: what ended its sampling."""
     spent_s: dict[str, FiniteFloat] = {}
-    """Part of the case -> how long it took, seconds."""
+    """Part of the case -> how long it took, seconds: peaks, check, build, first_call, memory, capture,
+    settling, device, latency."""
     backend_chosen: str | None = None
     """What PyTorch's dispatcher picks for these tensors under this backend's switches."""
     gqa: str | None = None

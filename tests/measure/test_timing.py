@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 import torch
 
+from attnscale.case import Timing
 from attnscale.measure import timing
 from attnscale.measure.clocks import Clocks
-from attnscale.record import Settling
+from attnscale.measure.sampling import settle
 from tests.conftest import TIMING, timing_of
 
 CPU = Clocks("cpu")
@@ -30,7 +31,9 @@ def test_the_first_call_is_the_first() -> None:
 
 
 def test_a_cpu_settles_in_windows_of_50_ms() -> None:
-    settling = timing.settle_cpu(lambda: time.sleep(0.005), timing_of(settle_seconds=2.0), CPU)
+    rules = timing_of(settle_seconds=2.0)
+    windows = timing.windows_of(lambda: time.sleep(0.005), rules, "cpu")
+    settling = settle(windows.warm, CPU.read, rules)
     assert settling.settled
     assert len(settling.windows) >= 8
     assert 0.3 < settling.seconds < 2.0
@@ -53,25 +56,32 @@ def test_overlapping_kernels_count_once(intervals: list[tuple[int, int]], length
     assert timing.union_ns(intervals) == length
 
 
+def _device_time(
+    forward: timing.Forward, rules: Timing, clocks: Clocks, *, settled: bool = False
+) -> timing.DeviceTime:
+    windows = timing.windows_of(forward, rules, "cuda")
+    if settled:
+        settle(windows.warm, clocks.read, rules)
+    return timing.device_time(windows, rules, clocks.read)
+
+
 @pytest.fixture
 def refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A GPU that refuses every capture, and settles at once."""
+    """A GPU that refuses every capture."""
 
     def refuse(*_: object) -> None:
         raise timing.CaptureRefused("CUDA error: operation not permitted when stream is capturing")
 
-    settled = Settling(settled=True, why=None, seconds=0.0, windows=[])
     monkeypatch.setattr(timing, "_captured", refuse)
     monkeypatch.setattr(timing, "QueuedWindows", lambda *_: None)
     monkeypatch.setattr(timing, "first_call_ms", lambda *_: 1.0)
-    monkeypatch.setattr(timing, "settle", lambda *_: settled)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
 
 
 @pytest.mark.usefixtures("refused")
 def test_a_refused_capture_falls_back_to_kernels_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timing, "kernels_ms", lambda _: 2.5)
-    _, device = timing.device_time(lambda: None, TIMING, CPU)
+    device = _device_time(lambda: None, TIMING, CPU)
     assert device.timed_by == "profiler"
     assert "not permitted when stream is capturing" in str(device.capture_refused)
     assert [window.ms for window in device.windows] == [2.5] * TIMING.min_samples
@@ -107,7 +117,7 @@ def test_with_cupti_taken_device_ms_is_null_with_both_reasons(
     monkeypatch: pytest.MonkeyPatch, error: str | None, words: str
 ) -> None:
     monkeypatch.setattr(torch.profiler, "profile", lambda **_: FakeProfiler(error))
-    _, device = timing.device_time(lambda: None, TIMING, CPU)
+    device = _device_time(lambda: None, TIMING, CPU)
     assert device.windows == ()
     assert words in str(device.null)
     assert "stream is capturing" in str(device.null)
@@ -116,7 +126,7 @@ def test_with_cupti_taken_device_ms_is_null_with_both_reasons(
 
 @pytest.mark.usefixtures("refused")
 def test_a_cold_cache_needs_a_graph() -> None:
-    _, device = timing.device_time(lambda: None, timing_of(flush_l2=True), CPU)
+    device = _device_time(lambda: None, timing_of(flush_l2=True), CPU)
     assert str(device.null).startswith("timing.flush_l2=true needs a CUDA graph")
 
 
@@ -137,8 +147,7 @@ def _device_ms(forward: Callable[[], Any], **changes: Any) -> timing.DeviceTime:
     quick = timing_of(settle_seconds=1.0, precision=0.005, min_samples=10, max_seconds=1.0, **changes)
     with torch.inference_mode():
         forward()
-        _, device = timing.device_time(forward, quick, Clocks("cuda"))
-    return device
+        return _device_time(forward, quick, Clocks("cuda"), settled=True)
 
 
 def _median(device: timing.DeviceTime) -> float:

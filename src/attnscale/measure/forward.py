@@ -22,13 +22,12 @@ from attnscale.measure import accuracy, attention, memory, timing
 from attnscale.measure.clocks import Clocks
 from attnscale.measure.model import build_model, random_tokens
 from attnscale.measure.peaks import Peaks, measured_peaks
-from attnscale.measure.sampling import median_interval
+from attnscale.measure.sampling import median_interval, settle
 from attnscale.record import Metrics, Outcome, Settling, Status
 
 Result = TypeVar("Result")
 
 _CPU = "device is cpu: torch counts no memory there"
-_NO_GPU = "device is cpu: there is no queue, the host computes"
 _FEW = "fewer than 6 samples"
 
 
@@ -75,8 +74,7 @@ def _measure(case: Case) -> Outcome:
         with _clocked(spent_s, "memory"):
             _, activations_bytes = memory.peak_of(forward, case.device)
             peak = memory.peak(case.device)
-        with _clocked(spent_s, "device"):
-            settling, device = _device_time(case, forward, clocks)
+        settling, device = _device_time(case, forward, clocks, spent_s)
         with _clocked(spent_s, "latency"):
             forward()  # the graph's memory went back to the driver: not the sampled forwards' business
             latency = timing.latencies(forward, case.timing, case.device)
@@ -113,11 +111,14 @@ def _measure(case: Case) -> Outcome:
 
 
 def _device_time(
-    case: Case, forward: timing.Forward, clocks: Clocks
+    case: Case, forward: timing.Forward, clocks: Clocks, spent_s: dict[str, float]
 ) -> tuple[Settling, timing.DeviceTime]:
-    if case.device == "cuda":
-        return timing.device_time(forward, case.timing, clocks)
-    return timing.settle_cpu(forward, case.timing, clocks), timing.DeviceTime(null=_NO_GPU)
+    with _clocked(spent_s, "capture"):
+        windows = timing.windows_of(forward, case.timing, case.device)
+    with _clocked(spent_s, "settling"):
+        settling = settle(windows.warm, clocks.read, case.timing)
+    with _clocked(spent_s, "device"):
+        return settling, timing.device_time(windows, case.timing, clocks.read)
 
 
 def _check(case: Case) -> "Checked":
@@ -233,7 +234,7 @@ class Measured:
         for name, samples, absent in [
             ("latency", self.latency.waited, ""),
             ("device", windows, self.device.null),
-            ("host", self.latency.host, _NO_GPU),
+            ("host", self.latency.host, timing.NO_GPU),
         ]:
             names = (f"{name}_ms", f"{name}_ci_low_ms", f"{name}_ci_high_ms")
             found = median_interval(samples) if samples else (None, None, None)

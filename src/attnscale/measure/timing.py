@@ -19,14 +19,14 @@ from dataclasses import dataclass, field
 import torch
 
 from attnscale.case import Timing
-from attnscale.measure.clocks import Clocks
 from attnscale.measure.device import synchronize
-from attnscale.measure.sampling import Stop, sample_windows, settle
-from attnscale.record import Settling, Window
+from attnscale.measure.sampling import Read, Stop, Take, sample_windows
+from attnscale.record import Window
 
 Forward = Callable[[], object]
 Pairs = list[tuple[torch.cuda.Event, torch.cuda.Event]]
 
+NO_GPU = "device is cpu: there is no queue, the host computes"
 GRAPH = "graph"
 PROFILER = "profiler"
 
@@ -56,6 +56,19 @@ class Latency:
     stopped_by: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Windows:
+    """How a forward's windows are run. It holds the graph's memory, and so a forward's activations."""
+
+    warm: Take
+    """One that keeps the device busy, for settling."""
+    sample: Take | None
+    """One of device time; None with ``null`` for a reason."""
+    timed_by: str | None = None
+    capture_refused: str | None = None
+    null: str | None = None
+
+
 class CaptureRefused(Exception):
     """The forward can't be a CUDA graph; the message says why."""
 
@@ -73,31 +86,32 @@ def first_call_ms(forward: Forward, device: str) -> float:
     return (time.perf_counter_ns() - start) / 1e6
 
 
-def device_time(forward: Forward, timing: Timing, clocks: Clocks) -> tuple[Settling, DeviceTime]:
-    """Settle a GPU and sample ``forward``'s own time on it."""
+def windows_of(forward: Forward, timing: Timing, device: str) -> Windows:
+    """Prepare to settle on ``forward`` and to sample its device time."""
+    if device == "cpu":
+        return Windows(warm=_cpu_windows(forward), sample=None, null=NO_GPU)
     try:
         graph, times = _captured(forward)
-    except CaptureRefused as refused:
-        return _profiled_time(forward, timing, clocks, str(refused))
-    flush = _flush(timing)
-    take = QueuedWindows(graph.replay, _replay_ms(graph), forwards=times, flush=flush)
-    settling = settle(take, clocks.read, timing)
-    windows, ended = sample_windows(take, clocks.read, timing)
+    except CaptureRefused as error:
+        return _without_graph(forward, timing, str(error))
+    take = QueuedWindows(graph.replay, _replay_ms(graph), forwards=times, flush=_flush(timing))
+    return Windows(warm=take, sample=take, timed_by=GRAPH)
+
+
+def device_time(windows: Windows, timing: Timing, read: Read) -> DeviceTime:
+    """Sample a settled device."""
+    refused = windows.capture_refused
+    if windows.sample is None:
+        return DeviceTime(capture_refused=refused, null=windows.null)
+    try:
+        taken, ended = sample_windows(windows.sample, read, timing)
+    except NoKernels as error:
+        why = f"capture was refused ({refused}), and {error}"
+        return DeviceTime(capture_refused=refused, null=why)
     torch.cuda.synchronize()
-    return settling, DeviceTime(windows=windows, timed_by=GRAPH, stopped_by=ended)
-
-
-def settle_cpu(forward: Forward, timing: Timing, clocks: Clocks) -> Settling:
-    """Settle a CPU: forwards in windows, until their rolling median is stable."""
-    count = max(1, math.ceil(_WINDOW_MS / max(_time_on_cpu(forward), 1e-3)))
-
-    def take() -> float:
-        start = time.perf_counter_ns()
-        for _ in range(count):
-            forward()
-        return (time.perf_counter_ns() - start) / 1e6 / count
-
-    return settle(take, clocks.read, timing)
+    return DeviceTime(
+        windows=taken, timed_by=windows.timed_by, stopped_by=ended, capture_refused=refused
+    )
 
 
 def latencies(forward: Forward, timing: Timing, device: str) -> Latency:
@@ -181,29 +195,33 @@ def _replay_ms(graph: torch.cuda.CUDAGraph) -> float:
     return max(float(start.elapsed_time(end)), 1e-3)
 
 
-def _profiled_time(
-    forward: Forward, timing: Timing, clocks: Clocks, refused: str
-) -> tuple[Settling, DeviceTime]:
-    eager_ms = first_call_ms(forward, "cuda")
-    settling = settle(QueuedWindows(forward, eager_ms), clocks.read, timing)
-    torch.cuda.synchronize()
+def _without_graph(forward: Forward, timing: Timing, refused: str) -> Windows:
+    warm = QueuedWindows(forward, first_call_ms(forward, "cuda"))
     if timing.flush_l2:
         why = f"timing.flush_l2=true needs a CUDA graph, and capture was refused: {refused}"
-        return settling, DeviceTime(capture_refused=refused, null=why)
-    try:
-        windows, ended = sample_windows(lambda: kernels_ms(forward), clocks.read, timing)
-    except NoKernels as error:
-        why = f"capture was refused ({refused}), and {error}"
-        return settling, DeviceTime(capture_refused=refused, null=why)
-    return settling, DeviceTime(
-        windows=windows, timed_by=PROFILER, stopped_by=ended, capture_refused=refused
+        return Windows(warm=warm, sample=None, capture_refused=refused, null=why)
+    return Windows(
+        warm=warm, sample=lambda: kernels_ms(forward), timed_by=PROFILER, capture_refused=refused
     )
+
+
+def _cpu_windows(forward: Forward) -> Take:
+    count = max(1, math.ceil(_WINDOW_MS / max(_time_on_cpu(forward), 1e-3)))
+
+    def take() -> float:
+        start = time.perf_counter_ns()
+        for _ in range(count):
+            forward()
+        return (time.perf_counter_ns() - start) / 1e6 / count
+
+    return take
 
 
 def kernels_ms(forward: Forward) -> float:
     """Time that at least one kernel or copy of one forward ran, from a profiled pass, milliseconds."""
     from torch.profiler import ProfilerActivity, profile
 
+    torch.cuda.synchronize()  # whatever was queued before is not of this forward
     try:
         with profile(activities=[ProfilerActivity.CUDA]) as profiler:
             forward()
