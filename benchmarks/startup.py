@@ -32,7 +32,16 @@ sys.path.insert(0, ".")
 import run
 run.cli()
 """
-TINY = ["device=cpu", "heads=2", "head_dim=8", "layers=1", "vocab=64", "dtype=float32", "tracker=none"]
+TINY = [
+    "device=cpu",
+    "heads=2",
+    "head_dim=8",
+    "layers=1",
+    "vocab=64",
+    "dtype=float32",
+    "tracker=none",
+    "repeats=0",
+]
 
 
 def main() -> None:

@@ -29,7 +29,7 @@ from attnscale.sweep.devices import CPU, chosen_gpus
 from attnscale.sweep.worker import ProcessWorker
 
 ROOT = Path(__file__).parent.parent
-SMALL = ["heads=2", "head_dim=64", "layers=1", "vocab=64", "timing=quick", "tracker=none"]
+SMALL = ["heads=2", "head_dim=64", "layers=1", "vocab=64", "timing=quick", "tracker=none", "repeats=0"]
 BARE = "import torch; torch.zeros(1, device='{}'); print('ready')"
 
 

@@ -245,7 +245,7 @@ def test_a_resumed_sweep_does_what_is_missing_damaged_or_asked_again(
     assert "1 case is new to this folder and extends its grid" in err
     assert "2 cases of this folder are not in the grid asked for; they stay" in err
     record.unlink()
-    settings = ["tracker=none", "isolation=inline"]
+    settings = ["tracker=none", "isolation=inline", "repeats=0"]
     assert measured_by("resume=latest", base=settings) == (0, [16])
     assert len(records_of(tmp_path)) == 4
     manifest = json.loads((only_sweep(tmp_path) / "sweep.json").read_text())
