@@ -1,7 +1,8 @@
 """Which figures a sweep needs and what each says in words: pure, no drawing.
 
-One figure for each metric and each swept numeric axis; without such an axis, one by backend. Nothing
-is averaged: a swept axis that is neither x nor the line is a facet.
+One figure for each metric and each swept numeric axis; without such an axis, one by backend; and a
+roofline. Nothing is averaged: a swept axis that is neither x nor the line is a facet, and the roofline
+has a mark a case.
 """
 
 from collections.abc import Iterator, Sequence
@@ -60,6 +61,9 @@ METRICS = (
     ),
 )
 
+ROOFLINE = Metric(column="useful_flops_per_s", label="useful work (TFLOP/s)", name="roofline", unit=1e12)
+INTENSITY = "useful_flops_per_byte"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Panel:
@@ -77,7 +81,7 @@ class Plan:
     """File name without ending."""
     metric: Metric
     x: str | None
-    """The numeric axis; None is a bar a backend."""
+    """The numeric axis, INTENSITY in a roofline; None is a bar a backend."""
     panels: Sequence[Panel]
     backends: Sequence[str]
     """In the order swept."""
@@ -98,6 +102,10 @@ class Plan:
 
 def plan_figures(table: "pandas.DataFrame") -> list[Plan]:
     """Every figure of a sweep; a metric that no case has gets none."""
+    return [*_scaling_figures(table), *_roofline(table)]
+
+
+def _scaling_figures(table: "pandas.DataFrame") -> list[Plan]:
     swept = swept_axes(table)
     x_axes: Sequence[str | None] = [axis for axis in swept if axis in NUMERIC_AXES] or [None]
     return [
@@ -107,6 +115,21 @@ def plan_figures(table: "pandas.DataFrame") -> list[Plan]:
         for x in x_axes
         for plan in _plans(table, metric, x, [axis for axis in swept if axis != x])
     ]
+
+
+def _roofline(table: "pandas.DataFrame") -> Iterator[Plan]:
+    """A panel a card and dtype, for they have their own roofs; of device time, and so none on a CPU."""
+    seconds = table["device_ms"] / 1e3
+    table = table.assign(
+        **{
+            ROOFLINE.column: table["useful_flops"] / seconds,
+            "executed_flops_per_s": table["executed_flops"] / seconds,
+            INTENSITY: table["useful_flops"] / table["min_bytes"],
+        }
+    )
+    if table[ROOFLINE.column].notna().any():
+        facets = [name for name in ("device_name", "dtype") if table[name].nunique() > 1]
+        yield from _plans(table, ROOFLINE, INTENSITY, facets)
 
 
 def missing_rows(rows: "pandas.DataFrame", metric: Metric) -> "pandas.DataFrame":
@@ -124,7 +147,7 @@ def _plans(
     for number, chunk in enumerate(chunks, start=1):
         of = f", {number} of {len(chunks)}" if len(chunks) > 1 else ""
         yield Plan(
-            name=f"{metric.name}_by_{x or 'backend'}" + (f"_{number}" if of else ""),
+            name=_name(metric, x) + (f"_{number}" if of else ""),
             metric=metric,
             x=x,
             panels=chunk,
@@ -134,6 +157,10 @@ def _plans(
             fixed=_fixed_in_words(table),
             caption=_caption(chunk, metric, x),
         )
+
+
+def _name(metric: Metric, x: str | None) -> str:
+    return metric.name if metric is ROOFLINE else f"{metric.name}_by_{x or 'backend'}"
 
 
 def _panels(table: "pandas.DataFrame", facets: Sequence[str]) -> list[Panel]:
@@ -153,6 +180,8 @@ def _named(pairs: "zip[tuple[str, object]]") -> str:
 def _title(table: "pandas.DataFrame", metric: Metric, x: str | None) -> str:
     what = metric.label.partition(" (")[0].capitalize()
     devices = ", ".join(printable(name) for name in table["device_name"].unique())
+    if metric is ROOFLINE:
+        return f"Roofline of {devices}"
     return f"{what} by {x or 'backend'} on {devices}"
 
 
@@ -176,6 +205,9 @@ def _caption(panels: Sequence[Panel], metric: Metric, x: str | None) -> list[str
     if metric.interval:
         strokes = "upright" if x else "black"
         lines.append(f"{strokes} strokes: 95% interval, noise between runs included where known")
+    if metric is ROOFLINE:
+        lines.append("bytes are the fewest that a forward must move, time is device time")
+        lines.append("strokes up from a mark: with the work that a causal mask makes needless")
     missing = missing_rows(pd.concat([panel.rows for panel in panels]), metric)
     if not missing.empty:
         lines.append(f"not drawn: {_counted(missing)}")

@@ -1,4 +1,4 @@
-"""Scaling curves and bars, as PNG and SVG.
+"""Scaling curves, bars and the roofline, as PNG and SVG.
 
 A backend has one colour, marker and dash in every figure. Cases without a number are crosses above
 the panel at their place on the axis, a row a backend, and are counted under the figure. The user's
@@ -14,10 +14,11 @@ from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
-from attnscale.report.plan import Panel, Plan, plan_figures
+from attnscale.report.plan import INTENSITY, ROOFLINE, Panel, Plan, plan_figures
 from attnscale.report.plots.bars import draw_bars
 from attnscale.report.plots.curves import ROW, draw_curves, scale_y, strip_rows
 from attnscale.report.plots.looks import DASHES, MARKERS, palette
+from attnscale.report.plots.roofline import LOOKS, draw_roofline, roofs
 
 if TYPE_CHECKING:
     import pandas
@@ -36,7 +37,13 @@ _RC: dict[Any, Any] = {
     "axes.axisbelow": True,
     "grid.alpha": 0.25,
 }
-_UNITS = {"seq": "tokens", "batch": "sequences", "head_dim": "elements", "ffn_dim": "elements"}
+_LABELS = {
+    "seq": "seq (tokens)",
+    "batch": "batch (sequences)",
+    "head_dim": "head_dim (elements)",
+    "ffn_dim": "ffn_dim (elements)",
+    INTENSITY: "useful work a byte (FLOP/byte)",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +91,9 @@ def _drawn(plan: Plan) -> "Canvas":
     canvas, axes = _canvas(plan, columns)
     strip = _strip_points(plan, columns)
     for ax, panel in zip(axes, plan.panels, strict=False):
-        if plan.x is None:
+        if plan.metric is ROOFLINE:
+            draw_roofline(ax, plan, panel)
+        elif plan.x is None:
             draw_bars(ax, plan, panel)
         else:
             draw_curves(ax, plan, panel, plan.x, _panel_inches(columns) * _INCH)
@@ -92,7 +101,8 @@ def _drawn(plan: Plan) -> "Canvas":
         ax.set(xlabel="", ylabel="")
     _hide_unused(axes, len(plan.panels), columns)
     if plan.x is not None:
-        scale_y(axes[0], plan)
+        if plan.metric is not ROOFLINE:
+            scale_y(axes[0], plan)
         canvas.supylabel(plan.metric.label, fontsize=9)
         _legend(canvas, plan)
     _captions(canvas, plan)
@@ -147,28 +157,30 @@ def _captions(canvas: "Canvas", plan: Plan) -> None:
     width = int(canvas.get_figwidth() * 12)
     title = [*wrap(plan.title, width), *wrap(plan.fixed, width)]
     canvas.suptitle("\n".join(title), fontsize=10)
-    x = plan.x
-    label = plan.metric.label if x is None else f"{x} ({_UNITS[x]})" if x in _UNITS else x
+    label = plan.metric.label if plan.x is None else _LABELS.get(plan.x, plan.x)
     notes = [line for note in plan.caption for line in wrap(note, width)]
     canvas.supxlabel("\n".join([label, *notes]), fontsize=9)
 
 
 def _legend(canvas: "Canvas", plan: Plan) -> None:
-    """Exactly the swept backends, in their order."""
+    """Exactly the swept backends, in their order; then the roofs."""
     from matplotlib.lines import Line2D
 
     handles = []
+    is_roofline = plan.metric is ROOFLINE
     for name in plan.backends:
         dash = DASHES[name]
         line = Line2D([], [], color=palette()[name], marker=MARKERS[name], markerfacecolor="none")
-        line.set_linestyle((0, dash) if dash else "-")
+        line.set_linestyle("none" if is_roofline else (0, dash) if dash else "-")
         line.set_label(f"{name} (no result)" if name in plan.without else name)
         handles.append(line)
+    known = {name for panel in plan.panels for name in roofs(panel)} if is_roofline else ()
+    handles += [Line2D([], [], label=name, **look) for name, look in LOOKS.items() if name in known]
     canvas.legend(
         handles=handles,
         loc="outside right center",
         frameon=False,
-        title="backend",
+        title="backend and roof" if known else "backend",
         handlelength=3.2,
         borderaxespad=1.2,
     )

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnscale.report.layout import XAxis, words
 from attnscale.report.numbers import number
-from attnscale.report.plan import Panel, Plan, missing_rows
+from attnscale.report.plan import ROOFLINE, Panel, Plan, missing_rows
 from attnscale.report.plots.looks import DASHES, MARKERS, drawn_numbers, palette
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def draw_curves(ax: "Axes", plan: Plan, panel: Panel, x: str, width: float) -> N
 
 def strip_rows(plan: Plan, panel: Panel, width: float) -> int:
     """Rows of marks above a panel."""
-    if plan.x is None:
+    if plan.x is None or plan.metric is ROOFLINE:
         return 0
     marked = [marks for _, marks in _missing_marks(plan, panel, _x_axis(plan, plan.x))]
     return sum(1 + any(word.raised for word in words(marks, width)) for marks in marked)
