@@ -114,7 +114,8 @@ def make_record(
         outcome = Outcome(
             status=status,
             metrics=metrics,
-            nulls=dict.fromkeys(unknown, "device is cpu"),
+            nulls=dict.fromkeys(unknown, "device is cpu")
+            | dict.fromkeys(("profile", "backend_ran"), "not profiled"),
             latency_samples_ms=samples,
             host_samples_ms=samples if host_ms else [],
             device_windows=[Window(ms=device_ms)] * 6 if device_ms else [],
@@ -161,7 +162,7 @@ def as_schema_2(raw: dict[str, Any]) -> dict[str, Any]:
             outcome[name] = {key: outcome[name][key] for key in _METRICS_THEN if key in outcome[name]}
         for name in ("host_samples_ms", "device_windows", "settling", "device_timed_by"):
             del outcome[name]
-        for name in ("capture_refused", "stopped_by", "spent_s"):
+        for name in ("capture_refused", "stopped_by", "spent_s", "backend_ran", "profile"):
             del outcome[name]
     return raw
 

@@ -67,7 +67,7 @@ def test_a_folder_without_a_manifest_has_none(tmp_path: Path) -> None:
         (lambda text: text.replace('"sweep_id"', '"sweep"'), "sweep_id: Field required"),
         (lambda text: text.replace('"seq": 16', '"seq": 0'), "cases.1.case: Value error, seq=0"),
         (lambda text: text.replace('"seed": 0', '"sown": 0'), "cases.0.case.seed: Field required"),
-        (lambda text: text.replace('"schema_version": 3', '"schema_version": "new"'), "schema_version"),
+        (lambda text: text.replace('"schema_version": 4', '"schema_version": "new"'), "schema_version"),
         (lambda text: text.replace('"cases": [', '"cases": [7,'), "cases.0: Input should be"),
     ],
     ids=[

@@ -45,8 +45,8 @@ def test_a_failed_write_leaves_the_old_record_and_no_rubbish(
         (lambda text: "", "Invalid JSON"),
         (lambda text: "[]", "should be an object"),
         (
-            lambda text: text.replace('"schema_version": 3', '"schema_version": 99'),
-            "schema_version 99, this release reads 1 to 3",
+            lambda text: text.replace('"schema_version": 4', '"schema_version": 99'),
+            "schema_version 99, this release reads 1 to 4",
         ),
         (lambda text: text.replace('"seq": 16', '"seq": 32'), "is not that of its case"),
         (lambda text: text.replace('"seq": 16', '"seq": 0'), "seq=0"),
@@ -96,6 +96,18 @@ def test_a_record_of_schema_2_is_read_with_the_reason_of_what_it_lacks(
     assert old.outcome.metrics.latency_ms == record.outcome.metrics.latency_ms
     assert old.outcome.metrics.rel_error is None
     assert old.outcome.nulls["rel_error"] == "not measured by releases that wrote schema 1 and 2"
+
+
+def test_a_record_of_schema_3_is_read_without_kernels(make_record: MakeRecord, tmp_path: Path) -> None:
+    record = make_record(device_ms=1.0)
+    path = records.write(record, tmp_path)
+    raw = json.loads(path.read_text()) | {"schema_version": 3}
+    for name in ("profile", "backend_ran"):
+        del raw["outcome"][name], raw["outcome"]["nulls"][name]
+    path.write_text(json.dumps(raw))
+    old = records.read(path)
+    assert old.outcome.metrics == record.outcome.metrics
+    assert old.outcome.nulls["profile"] == "no kernels were read by releases that wrote schema 1 to 3"
 
 
 def test_the_committed_records_of_earlier_releases_are_read() -> None:

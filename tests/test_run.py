@@ -139,7 +139,7 @@ def test_nothing_runs_when_one_point_is_bad(
     overrides: list[str],
     line: str,
 ) -> None:
-    monkeypatch.setattr(forward, "measure", lambda case: pytest.fail("a case ran"))
+    monkeypatch.setattr(forward, "measure", lambda *_: pytest.fail("a case ran"))
     if "device=cuda" in overrides:
         monkeypatch.setattr(devices, "_torch_cuda", lambda: None)
         overrides = ["++device=cuda"]
@@ -159,7 +159,7 @@ def test_a_failed_case_is_exit_1_and_its_neighbours_run(
 ) -> None:
     real = forward.measure
 
-    def measure(case: Case) -> Outcome:
+    def measure(case: Case, _: object) -> Outcome:
         if case.seq == 16:
             return Outcome(status=Status.FAILED, reason="RuntimeError: on purpose", traceback="Trace")
         return real(case)
@@ -176,7 +176,7 @@ def test_an_out_of_memory_case_is_an_answer(
     attnscale_run: Callable[..., int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        forward, "measure", lambda case: Outcome(status=Status.OOM, reason="2 GiB too much")
+        forward, "measure", lambda *_: Outcome(status=Status.OOM, reason="2 GiB too much")
     )
     assert attnscale_run("seq=8,16") == 0
     assert "2 GiB too much" in (only_sweep(tmp_path) / "report.html").read_text()
@@ -188,7 +188,7 @@ def test_a_record_is_on_disk_the_moment_its_case_ends(
     real = forward.measure
     seen: list[int] = []
 
-    def measure(case: Case) -> Outcome:
+    def measure(case: Case, _: object) -> Outcome:
         seen.append(len(read_sweep(only_sweep(tmp_path))[0]))
         return real(case)
 
@@ -204,7 +204,7 @@ def test_a_record_says_where_and_how_it_was_made(
     (record,) = records_of(tmp_path)
     path = only_sweep(tmp_path) / "cases" / record.case.folder_name / "record.json"
     raw = json.loads(path.read_text())
-    assert raw["schema_version"] == 3
+    assert raw["schema_version"] == 4
     assert raw["sweep_id"] == only_sweep(tmp_path).name
     assert raw["environment"]["command"].startswith("python run.py seq=8")
     assert len(raw["outcome"]["latency_samples_ms"]) >= 6
@@ -221,7 +221,7 @@ def test_a_resumed_sweep_does_what_is_missing_damaged_or_asked_again(
     measured: list[int] = []
     failing = {24}
 
-    def measure(case: Case) -> Outcome:
+    def measure(case: Case, _: object) -> Outcome:
         measured.append(case.seq)
         if case.seq in failing:
             return Outcome(status=Status.FAILED, reason="RuntimeError: on purpose", traceback="Trace")

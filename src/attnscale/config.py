@@ -60,6 +60,14 @@ class Retry(Enum):
     failed = "failed"
 
 
+class Trace(Enum):
+    """What becomes of the trace from which each case's kernels are read."""
+
+    none = "none"
+    keep = "keep"
+    """Compressed, beside the record; and with W&B as a profile artifact of the run."""
+
+
 class TrackerName(Enum):
     """Where results go besides the sweep's folder."""
 
@@ -155,6 +163,8 @@ class Config:
     """Whether a case larger only in seq or batch than one that ran out of memory counts as oom unrun."""
     repeats: int = 3
     """Times that a sentinel of each kind is measured again, for the noise between runs; 0: unknown."""
+    trace: Trace = Trace.none
+    """Whether the trace of each case's kernels is kept."""
     strict_gpu: bool = False
     """Whether a case fails, instead of being measured, beside another process on its GPU."""
     resume: str | None = None
@@ -182,6 +192,7 @@ OF_THE_SWEEP = (
     "case_timeout_s",
     "skip_hopeless",
     "repeats",
+    "trace",
     "strict_gpu",
     "resume",
     "retry",

@@ -5,6 +5,7 @@ on the machine that measures; the folder is made and the report built here in ei
 """
 
 import dataclasses
+import functools
 import shlex
 import sys
 from collections.abc import Callable, Sequence
@@ -13,7 +14,16 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from attnscale.case import Case, InvalidConfig
-from attnscale.config import Config, Device, Retry, TrackerMode, TrackerName, to_case, to_config
+from attnscale.config import (
+    Config,
+    Device,
+    Retry,
+    Trace,
+    TrackerMode,
+    TrackerName,
+    to_case,
+    to_config,
+)
 from attnscale.measure import worker
 from attnscale.report.tracker import Settings as TrackerSettings
 from attnscale.report.tracker import Tracker, open_tracker
@@ -33,6 +43,7 @@ from attnscale.sweep.run import EXIT_FAILED_CASES, Settings, close, distinct, ru
 from attnscale.sweep.worker import Measuring
 
 MEASURING = Measuring(worker.start, worker.measure)
+_KEEPING_TRACES = Measuring(worker.start, functools.partial(worker.measure, keep_trace=True))
 
 Elsewhere = Callable[[list[list[str]], Path], object]
 """Runs each list of overrides as a job, its logs in the folder; returns when all have ended."""
@@ -89,7 +100,8 @@ def run(composed: DictConfig) -> None:
 
 
 def _measure_here(folder: SweepFolder, config: Config, tracker: Tracker | None) -> None:
-    run_cases(folder, _devices(folder.todo, config), _settings(config), MEASURING, tracker)
+    measuring = _KEEPING_TRACES if config.trace is Trace.keep else MEASURING
+    run_cases(folder, _devices(folder.todo, config), _settings(config), measuring, tracker)
 
 
 def _measure_elsewhere(folder: SweepFolder, config: Config, elsewhere: Elsewhere) -> None:
@@ -161,7 +173,7 @@ def _overrides(case: Case, folder: Path, config: Config) -> list[str]:
     return [f"{name}={_quoted(value)}" for name, value in fields.items()]
 
 
-_OF_A_JOB = ("gpus", "isolation", "case_timeout_s", "strict_gpu", "resume_force")
+_OF_A_JOB = ("gpus", "isolation", "case_timeout_s", "strict_gpu", "trace", "resume_force")
 
 
 def _quoted(value: object) -> str:

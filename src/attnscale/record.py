@@ -19,11 +19,13 @@ from pydantic import BaseModel, ConfigDict, FiniteFloat, ValidationError, model_
 from pydantic_core import from_json
 
 from attnscale.case import Case, Timing
+from attnscale.profile import Profile
 
-SCHEMA_VERSION = 3
-READABLE_SCHEMAS = (1, 2, 3)
+SCHEMA_VERSION = 4
+READABLE_SCHEMAS = (1, 2, 3, 4)
 """2 added log_tail, attempts, inferred_from, host, isolation and foreign_processes; 3 device and host
-times, settling, accuracy, clocks, measured peaks and parts of memory, and another Timing."""
+times, settling, accuracy, clocks, measured peaks and parts of memory, and another Timing;
+4 what ran."""
 RECORD_NAME = "record.json"
 LOG_NAME = "log.txt"
 CASES_FOLDER = "cases"
@@ -172,9 +174,13 @@ class Outcome(_Frozen):
     """Metric -> precision, max_seconds or max_samples: what ended its sampling."""
     spent_s: dict[str, FiniteFloat] = {}
     """Part of the case -> how long it took, seconds: peaks, check, build, first_call, memory, capture,
-    settling, device, latency."""
+    settling, device, latency, profile."""
     backend_chosen: str | None = None
     """What PyTorch's dispatcher picks for these tensors under this backend's switches."""
+    backend_ran: str | None = None
+    """What the kernels of the profiled pass say ran; evidence/backend.py."""
+    profile: Profile | None = None
+    """Null with a reason in ``nulls``, as backend_ran."""
     gqa: str | None = None
     """none, native (enable_gqa) or materialised (K and V repeated to all heads)."""
     traceback: str | None = None
@@ -190,9 +196,10 @@ class Outcome(_Frozen):
     def _explains_itself(self) -> Self:
         if (self.reason is None) != (self.status is Status.OK):
             raise ValueError(f"status {self.status} and reason {self.reason!r} do not fit")
+        evidence = {"backend_ran": self.backend_ran, "profile": self.profile}
         unexplained = [
             name
-            for name, value in self.metrics.model_dump().items()
+            for name, value in (self.metrics.model_dump() | evidence).items()
             if value is None and name not in self.nulls
         ]
         if self.status is Status.OK and unexplained:
@@ -373,16 +380,22 @@ def json_object(data: bytes) -> dict[str, Any]:
 
 
 def _upgraded(raw: dict[str, Any]) -> dict[str, Any]:
-    """A record of schema 1 or 2 in the words of 3: what was not measured then is null and says so."""
-    if raw.get("schema_version") not in BEFORE_3:
+    """A record of an earlier schema in the words of this one: what was not measured is null."""
+    if raw.get("schema_version") not in BEFORE_4:
         return raw
+    unseen = dict.fromkeys(("profile", "backend_ran"), _NO_PROFILE)
+    if raw["schema_version"] not in BEFORE_3:
+        outcome = raw["outcome"]
+        return raw | {"outcome": outcome | {"nulls": unseen | outcome["nulls"]}}
     outcome = dict(raw["outcome"])
     outcome["latency_samples_ms"] = outcome.pop("samples_ms")
-    unmeasured = dict.fromkeys(set(Metrics.model_fields) - set(outcome["metrics"]), _NOT_THEN)
+    unmeasured = unseen | dict.fromkeys(set(Metrics.model_fields) - set(outcome["metrics"]), _NOT_THEN)
     return raw | upgraded_case(raw) | {"outcome": outcome | {"nulls": unmeasured | outcome["nulls"]}}
 
 
 BEFORE_3 = (1, 2)
+BEFORE_4 = (1, 2, 3)
+_NO_PROFILE = "no kernels were read by releases that wrote schema 1 to 3"
 _NOT_THEN = "not measured by releases that wrote schema 1 and 2"
 
 

@@ -31,6 +31,7 @@ def test_every_measured_column_names_its_unit(make_record: MakeRecord) -> None:
     floats = [str(column) for column in table if table[column].dtype == "Float64"]
     units = ("_ms", "_per_s", "_seconds", "_flops", "_bytes", "_mhz", "_w", "_c")
     ratios = {*RATIOS, "host_over_device", "rel_error", "forward_rel_error", "timing_precision"}
+    ratios |= {"attention_share", "kernels_a_layer"}
     assert {column for column in floats if not column.endswith(units)} == {*ratios, "params"}
 
 

@@ -107,7 +107,7 @@ def test_a_forward_that_is_wrong_is_wrong_although_its_attention_is_right(
 def test_where_the_time_went_is_on_record(case: Case) -> None:
     outcome = measure(case)
     parts = {"peaks", "check", "build", "first_call", "memory"}
-    parts |= {"capture", "settling", "device", "latency"}
+    parts |= {"capture", "settling", "device", "latency", "profile"}
     assert set(outcome.spent_s) == parts
     assert all(0 <= seconds < 5 for seconds in outcome.spent_s.values())
 

@@ -349,7 +349,7 @@ def old(path: Path) -> None:
 
 
 def newer(path: Path) -> None:
-    edit(path, lambda text: text.replace('"schema_version": 3', '"schema_version": 99'))
+    edit(path, lambda text: text.replace('"schema_version": 4', '"schema_version": 99'))
 
 
 @pytest.mark.parametrize("which", ["record", "manifest"])
@@ -357,19 +357,19 @@ def test_an_older_schema_is_refused_unless_forced(tmp_path: Path, which: str) ->
     path = swept(tmp_path, found=map(make_record, GRID[:2]))
     old(record_path(path, GRID[0]) if which == "record" else manifest_path(path))
     message = refused(lambda: go_on(path))
-    why = "its records have schema_version 2, this release writes 3; resume_force=true mixes them"
+    why = "its records have schema_version 2, this release writes 4; resume_force=true mixes them"
     assert message == f"resume={path}: {why}"
     folder = go_on(path, force=True)
     assert seqs(folder.todo) == [64]
     assert folder.manifest is not None
-    assert folder.manifest.schema_version == 3
+    assert folder.manifest.schema_version == 4
 
 
 def test_a_newer_record_is_refused_and_measured_again_when_forced(tmp_path: Path) -> None:
     path = swept(tmp_path, found=map(make_record, GRID[:2]))
     newer(record_path(path, GRID[0]))
     message = refused(lambda: go_on(path))
-    why = "schema_version 99, this release reads 1 to 3; resume_force=true mixes them"
+    why = "schema_version 99, this release reads 1 to 4; resume_force=true mixes them"
     assert message == f"resume={path}: {GRID[0].folder_name}: {why}"
     folder = go_on(path, force=True)
     assert seqs(folder.todo) == [16, 64]
@@ -379,7 +379,7 @@ def test_a_newer_record_is_refused_and_measured_again_when_forced(tmp_path: Path
 def test_a_newer_manifest_is_refused_unless_forced(tmp_path: Path) -> None:
     path = swept(tmp_path)
     newer(manifest_path(path))
-    assert "schema_version 99, this release writes 3" in refused(lambda: go_on(path))
+    assert "schema_version 99, this release writes 4" in refused(lambda: go_on(path))
     assert seqs(go_on(path, force=True).todo) == [16, 32, 64]
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnscale.analyse.noise import TIMES, Noise, widened
 from attnscale.analyse.utilisation import utilisation
+from attnscale.analyse.where import evidence
 from attnscale.record import Record, write_atomically
 
 if TYPE_CHECKING:
@@ -139,6 +140,8 @@ def _row(record: Record, noise: Noise) -> dict[str, Any]:
         "throttle": " ".join(sorted({name for one in outcome.device_windows for name in one.throttle})),
         **record.costs.model_dump(),
         "backend_chosen": outcome.backend_chosen,
+        "backend_ran": outcome.backend_ran,
+        **evidence(record),
         "gqa": outcome.gqa,
         "device_name": record.environment.device_name,
         "torch": record.environment.torch,
@@ -183,6 +186,9 @@ def _column_types() -> dict[str, str]:
         ("string", "throttle device_timed_by capture_refused"),
         ("Int64", "samples device_windows"),
         ("Float64", "params weight_bytes useful_flops executed_flops min_bytes"),  # may pass 2**63
-        ("string", "backend_chosen gqa device_name torch started_at"),
+        ("string", "backend_chosen backend_ran"),
+        ("Int64", "kernels memcpys"),
+        ("Float64", "kernels_a_layer kernel_ms attention_share"),
+        ("string", "gqa device_name torch started_at"),
     )
     return {name: kind for kind, names in by_type for name in names.split()}

@@ -12,17 +12,22 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TypeVar
 
 import torch
+from torch import nn
 
 from attnscale.case import Case
-from attnscale.measure import accuracy, attention, memory, timing
+from attnscale.evidence import backend, categories
+from attnscale.evidence.trace import TraceLost
+from attnscale.measure import accuracy, attention, kernels, memory, timing
 from attnscale.measure.clocks import Clocks
 from attnscale.measure.model import build_model, random_tokens
 from attnscale.measure.peaks import Peaks, measured_peaks
 from attnscale.measure.sampling import median_interval, settle
+from attnscale.profile import Profile
 from attnscale.record import Metrics, Outcome, Settling, Status
 
 Result = TypeVar("Result")
@@ -31,13 +36,15 @@ _CPU = "device is cpu: torch counts no memory there"
 _FEW = "fewer than 6 samples"
 
 
-def measure(case: Case) -> Outcome:
-    """Run one case from building the model to the last sample.
+def measure(case: Case, keep_trace: Path | None = None) -> Outcome:
+    """Run one case from building the model to the last sample, then once more for its kernels.
+
+    Their trace is kept in the folder ``keep_trace``, if there is one.
 
     On a GPU every case has a thread of its own, because cuDNN caches its plans by thread: the first
     call builds them, whatever ran before it in this process.
     """
-    outcome = _attempt(case)
+    outcome = _attempt(case, keep_trace)
     try:
         memory.release(case.device)  # the exception, and so the failed frames, are gone by now
     except RuntimeError as error:  # a fault of a kernel that surfaces here, or again: it is sticky
@@ -45,15 +52,15 @@ def measure(case: Case) -> Outcome:
     return outcome
 
 
-def _attempt(case: Case) -> Outcome:
+def _attempt(case: Case, keep_trace: Path | None) -> Outcome:
     try:
         memory.release(case.device)
-        return _apart(_measure, case)
+        return _apart(functools.partial(_measure, keep_trace=keep_trace), case)
     except Exception as error:  # noqa: BLE001 - any fault of a case is its outcome
         return _outcome_of(error)
 
 
-def _measure(case: Case) -> Outcome:
+def _measure(case: Case, *, keep_trace: Path | None) -> Outcome:
     spent_s: dict[str, float] = {}
     with _clocked(spent_s, "peaks"):
         peaks = measured_peaks(case.device, case.dtype)
@@ -78,6 +85,8 @@ def _measure(case: Case) -> Outcome:
         with _clocked(spent_s, "latency"):
             forward()  # the graph's memory went back to the driver: not the sampled forwards' business
             latency = timing.latencies(forward, case.timing, case.device)
+        with _clocked(spent_s, "profile"):
+            proof = _proof(case, model, forward, keep_trace)
     measured = Measured(
         case=case,
         checked=checked,
@@ -91,12 +100,14 @@ def _measure(case: Case) -> Outcome:
         weights_allocated_bytes=weights_allocated_bytes,
         activations_bytes=activations_bytes,
     )
+    if proof.mismatch:
+        return checked.ended(spent_s, proof)
     metrics, nulls = measured.metrics()
     stopped_by = {"device_ms": device.stopped_by, "latency_ms": latency.stopped_by}
     return Outcome(
         status=Status.OK,
         metrics=metrics,
-        nulls=nulls,
+        nulls=nulls | proof.nulls,
         latency_samples_ms=latency.waited,
         host_samples_ms=latency.host,
         device_windows=list(device.windows),
@@ -106,7 +117,35 @@ def _measure(case: Case) -> Outcome:
         stopped_by={name: why for name, why in stopped_by.items() if why is not None},
         spent_s=spent_s,
         backend_chosen=checked.chosen,
+        backend_ran=proof.ran,
+        profile=proof.profile,
         gqa=checked.gqa,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proof:
+    """What a profiled pass says ran."""
+
+    profile: Profile | None = None
+    ran: str | None = None
+    mismatch: str | None = None
+    nulls: dict[str, str] = field(default_factory=dict)
+
+
+def _proof(case: Case, model: nn.Module, forward: timing.Forward, keep_trace: Path | None) -> Proof:
+    """A trace that is lost costs the proof, with a reason, and nothing that was timed."""
+    try:
+        profile = kernels.profiled(model, forward, case.device, keep_trace)
+    except TraceLost as error:
+        return Proof(nulls=dict.fromkeys(("profile", "backend_ran"), str(error)))
+    rows = categories.rows(profile)
+    ran = backend.ran(rows, causal=case.causal)
+    return Proof(
+        profile=profile,
+        ran=ran,
+        mismatch=backend.why_mismatch(case.backend, ran, rows, causal=case.causal),
+        nulls={} if ran else {"backend_ran": "no backend's fingerprint fits these kernels"},
     )
 
 
@@ -167,13 +206,16 @@ class Checked:
     forward_error: accuracy.Error | str = ""
     attention_bytes: int | None = None
 
-    def ended(self, spent_s: dict[str, float]) -> Outcome:
-        """Of a case that is not timed."""
-        assert self.status is not None
+    def ended(self, spent_s: dict[str, float], proof: "Proof | None" = None) -> Outcome:
+        """Of a case that has no times: not timed, or by ``proof`` those of something else."""
+        status = Status.MISMATCH if proof else self.status
+        assert status is not None
         metrics, nulls = self.errors()
         return Outcome(
-            status=self.status,
-            reason=self.reason,
+            status=status,
+            reason=proof.mismatch if proof else self.reason,
+            backend_ran=proof.ran if proof else None,
+            profile=proof.profile if proof else None,
             metrics=Metrics.model_validate(metrics),
             nulls=nulls,
             spent_s=spent_s,

@@ -52,8 +52,12 @@ def start(kind: str, uuid: str | None) -> Started:
     return Started(device.snapshot(kind), os.getpid())
 
 
-def measure(case: Case, log: Path | None, stack_after_s: float | None) -> Answer:
+def measure(
+    case: Case, log: Path | None, stack_after_s: float | None, *, keep_trace: bool = False
+) -> Answer:
     """Measure ``case`` with its output in ``log``; after ``stack_after_s`` seconds the stack goes there.
+
+    With ``keep_trace`` the trace of its kernels goes beside the log.
 
     Whatever the case raises, sys.exit for one, is its outcome.
     """
@@ -62,7 +66,7 @@ def measure(case: Case, log: Path | None, stack_after_s: float | None) -> Answer
     started_at = now()
     with _output_in(log), _stack_in_log(stack_after_s):
         try:
-            outcome = forward.measure(case)
+            outcome = forward.measure(case, log.parent if log and keep_trace else None)
             left = memory.usage(case.device)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - a case may leave by any door
             reason = f"{type(error).__name__}: {error}".removesuffix(": ")

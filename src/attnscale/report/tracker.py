@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnscale.analyse.utilisation import utilisation
-from attnscale.record import Record, Status
+from attnscale.record import Record, Status, record_path
 
 if TYPE_CHECKING:
     import pandas
@@ -71,7 +71,16 @@ class Tracker:
         }
         run = self._start("profile", record.slug, config, tags=[record.outcome.status.value])
         run.summary.update(_summary(record))
+        if record.outcome.profile and record.outcome.profile.trace_file:
+            self._log_trace(run, record, record.outcome.profile.trace_file)
         run.finish(exit_code=0 if record.outcome.status.expected else 1)
+
+    def _log_trace(self, run: Any, record: Record, name: str) -> None:
+        import wandb
+
+        artifact = wandb.Artifact(f"trace-{record.key}", type="profile")
+        artifact.add_file(str(record_path(self.sweep, record.case).with_name(name)))
+        run.log_artifact(artifact)
 
     def _log_report(self, sweep_id: str, table: "pandas.DataFrame", figures: list[Path]) -> None:
         import wandb
@@ -157,6 +166,7 @@ def _summary(record: Record) -> dict[str, Any]:
     }
     known |= {name: value for name, value in utilisation(record).items() if value is not None}
     texts = {"status": outcome.status.value, "backend_chosen": outcome.backend_chosen}
+    texts["backend_ran"] = outcome.backend_ran
     if outcome.status is not Status.OK:
         texts["reason"] = outcome.reason
     return known | {name: text for name, text in texts.items() if text is not None}

@@ -1,0 +1,57 @@
+"""Where the time of a forward goes, from its kernels: by category and by part of the model."""
+
+import re
+from collections.abc import Mapping, Sequence
+
+from attnscale.evidence.categories import Category, Row, rows
+from attnscale.record import Record
+
+PARTS: Mapping[str, re.Pattern[str]] = {
+    "attention": re.compile(r"\.core$"),
+    "attention's projections": re.compile(r"\.attention(\.|$)"),
+    "MLP": re.compile(r"\.mlp(\.|$)"),
+    "norms": re.compile(r"(_norm|^norm)$"),
+    "embedding": re.compile(r"^(embedding|positions)$"),
+    "head": re.compile(r"^head$"),
+    "residuals": re.compile(r"^layers\.\d+$"),
+}
+"""Part of the model -> paths of its modules; the first that fits."""
+OUTSIDE = "outside any module"
+
+
+def by_category(found: Sequence[Row]) -> dict[str, float]:
+    """Microseconds of one forward, every category."""
+    return {
+        category.value: sum(row.us for row in found if row.category is category) for category in Category
+    }
+
+
+def by_part(found: Sequence[Row]) -> dict[str, float]:
+    """Microseconds of one forward, every part, and what ran outside."""
+    total = dict.fromkeys((*PARTS, OUTSIDE), 0.0)
+    for row in found:
+        total[part(row.module)] += row.us
+    return total
+
+
+def part(module: str) -> str:
+    """Of the model, or OUTSIDE."""
+    return next((name for name, path in PARTS.items() if path.search(module)), OUTSIDE)
+
+
+def evidence(record: Record) -> dict[str, float | int | None]:
+    """The columns of a table that come from the kernels; None without a profile."""
+    profile = record.outcome.profile
+    if profile is None:
+        return dict.fromkeys(("kernels", "memcpys", "kernels_a_layer", "kernel_ms", "attention_share"))
+    found = rows(profile)
+    total_us = sum(row.us for row in found)
+    in_layers = sum(row.module.startswith("layers.") for row in found)
+    copies = sum(row.kernel.kind in ("memcpy", "memset") for row in found)
+    return {
+        "kernels": len(found) - copies,
+        "memcpys": copies,
+        "kernels_a_layer": in_layers / record.case.layers,
+        "kernel_ms": total_us / 1e3,
+        "attention_share": by_part(found)["attention"] / total_us if total_us else None,
+    }
