@@ -41,15 +41,25 @@ class _Seen:
 
 @dataclass(slots=True)
 class _Range:
-    """An event on the CPU, what encloses it, and what its children took."""
+    """An event on the CPU, what encloses it, and the operators right within it."""
 
     event: Event
     parents: tuple["_Range", ...]
-    children_us: float = field(default=0.0)
+    children: list["_Range"] = field(default_factory=list)
+    merged: bool = False
+    """Whether it is the only child of an operator of its name, an overload that calls another: then the
+    two are one, as in torch's own tables."""
 
     @property
     def path(self) -> tuple["_Range", ...]:
-        return (*self.parents, self)
+        return tuple(one for one in (*self.parents, self) if not one.merged)
+
+    @property
+    def self_us(self) -> float:
+        children = self.children
+        while len(children) == 1 and children[0].merged:
+            children = children[0].children
+        return float(self.event["dur"]) - sum(float(one.event["dur"]) for one in children)
 
 
 def profile_of(trace: Mapping[str, Any], *, on_cpu: bool) -> Profile:
@@ -147,7 +157,6 @@ def _cpu_work(
     """Operators by their self time: what their children took is the children's."""
     for one in ranges:
         if one.event["cat"] == "cpu_op":
-            self_us = float(one.event["dur"]) - one.children_us
             yield (
                 one.path,
                 _Seen(
@@ -155,7 +164,7 @@ def _cpu_work(
                     module=_module(one.path),
                     op=_op(one.path),
                     at_us=float(one.event["ts"]),
-                    us=self_us,
+                    us=one.self_us,
                     launch_us=0.0,
                 ),
             )
@@ -170,13 +179,15 @@ def _ranges(events: Iterable[Event]) -> list[_Range]:
         while open_ and not _encloses(open_[-1].event, event):
             open_.pop()
         one = _Range(event, tuple(open_))
-        if event["cat"] == "cpu_op":
-            parent = next((up for up in reversed(open_) if up.event["cat"] == "cpu_op"), None)
-            if parent is not None:
-                parent.children_us += float(event["dur"])
+        parent = next((up for up in reversed(open_) if up.event["cat"] == "cpu_op"), None)
+        if event["cat"] == "cpu_op" and parent is not None:
+            parent.children.append(one)
         open_.append(one)
         found.append(one)
-    return found
+    for one in found:
+        if [child.event["name"] for child in one.children] == [one.event["name"]]:
+            one.children[0].merged = True
+    return [one for one in found if not one.merged]
 
 
 class _Enclosing:
@@ -203,7 +214,7 @@ class _Enclosing:
 def _encloses(outer: Event, inner: Event) -> bool:
     if outer["tid"] != inner["tid"]:
         return False
-    return float(inner["ts"]) <= float(outer["ts"]) + float(outer["dur"])
+    return float(inner["ts"]) < float(outer["ts"]) + float(outer["dur"])
 
 
 def _module(path: Sequence[_Range]) -> str:
