@@ -29,7 +29,7 @@ def test_one_row_a_case_with_nulls_that_are_null(make_record: MakeRecord, make_c
 def test_every_measured_column_names_its_unit(make_record: MakeRecord) -> None:
     table = frame([make_record()])
     floats = [str(column) for column in table if table[column].dtype == "Float64"]
-    units = ("_ms", "_per_s", "_seconds", "_flops", "_bytes", "_mhz", "_w", "_c")
+    units = ("_ms", "_us", "_per_s", "_seconds", "_flops", "_bytes", "_mhz", "_w", "_c")
     ratios = {*RATIOS, "host_over_device", "rel_error", "forward_rel_error", "timing_precision"}
     ratios |= {"attention_share", "kernels_a_layer"}
     assert {column for column in floats if not column.endswith(units)} == {*ratios, "params"}

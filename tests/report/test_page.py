@@ -12,6 +12,7 @@ from attnscale import record as records
 from attnscale.case import Case
 from attnscale.record import Record, Status
 from attnscale.report.build import ReportError, build_report
+from tests.evidence.profiles import profile
 
 MakeRecord = Callable[..., Record]
 MakeCase = Callable[..., Case]
@@ -39,6 +40,7 @@ def test_the_folder_holds_all_that_the_report_is(
         "report.html",
         "results.csv",
         "results.parquet",
+        "kernels.csv",
     }
     figures = {path.name for path in (tmp_path / "figures").iterdir()}
     assert figures == {
@@ -76,6 +78,19 @@ def test_what_failed_is_named_with_its_reason(
     assert "tried to allocate 2 GiB" in page
     assert damaged.parent.name in page
     assert "peak_allocated_bytes</code>: device is cpu" in page
+
+
+def test_what_the_kernels_say_is_on_the_page(
+    make_record: MakeRecord, make_case: MakeCase, tmp_path: Path
+) -> None:
+    case = make_case(backend="naive", device="cuda", dtype="bfloat16", seq=1024, head_dim=64)
+    record = make_record(case, device_ms=1.9, host_ms=0.5)
+    ran = {"profile": profile("naive"), "backend_ran": "naive"}
+    page = build(tmp_path, record.model_copy(update={"outcome": record.outcome.model_copy(update=ran)}))
+    assert "<h3>hidden Memcpy</h3>" in page
+    assert "gains at most 0.024 ms a forward" in page
+    assert "Memcpy DtoD (Device -&gt; Device)" in page
+    assert "masked_fill_kernel" in (tmp_path / "kernels.csv").read_text()
 
 
 def test_cases_of_two_environments_are_said_to_be(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnscale.analyse.noise import TIMES, Noise, widened
 from attnscale.analyse.utilisation import utilisation
-from attnscale.analyse.where import evidence
+from attnscale.analyse.where import CATEGORY_COLUMNS, PART_COLUMNS, evidence
 from attnscale.record import Record, write_atomically
 
 if TYPE_CHECKING:
@@ -189,6 +189,7 @@ def _column_types() -> dict[str, str]:
         ("string", "backend_chosen backend_ran"),
         ("Int64", "kernels memcpys"),
         ("Float64", "kernels_a_layer kernel_ms attention_share"),
+        ("Float64", " ".join((*CATEGORY_COLUMNS, *PART_COLUMNS))),
         ("string", "gqa device_name torch started_at"),
     )
     return {name: kind for kind, names in by_type for name in names.split()}

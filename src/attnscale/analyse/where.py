@@ -19,6 +19,15 @@ PARTS: Mapping[str, re.Pattern[str]] = {
 OUTSIDE = "outside any module"
 
 
+CATEGORY_COLUMNS: Mapping[str, str] = {
+    f"{category.value.split()[0].lower()}_kernels_us": category.value for category in Category
+}
+PART_COLUMNS: Mapping[str, str] = {
+    f"in_{name.split()[-1].lower()}_us": name for name in (*PARTS, OUTSIDE)
+}
+"""Column of a table -> what it is: microseconds of one forward."""
+
+
 def by_category(found: Sequence[Row]) -> dict[str, float]:
     """Microseconds of one forward, every category."""
     return {
@@ -43,9 +52,11 @@ def evidence(record: Record) -> dict[str, float | int | None]:
     """The columns of a table that come from the kernels; None without a profile."""
     profile = record.outcome.profile
     if profile is None:
-        return dict.fromkeys(("kernels", "memcpys", "kernels_a_layer", "kernel_ms", "attention_share"))
+        names = ("kernels", "memcpys", "kernels_a_layer", "kernel_ms", "attention_share")
+        return dict.fromkeys((*names, *CATEGORY_COLUMNS, *PART_COLUMNS))
     found = rows(profile)
     total_us = sum(row.us for row in found)
+    categories, parts = by_category(found), by_part(found)
     in_layers = sum(row.module.startswith("layers.") for row in found)
     copies = sum(row.kernel.kind in ("memcpy", "memset") for row in found)
     return {
@@ -53,5 +64,7 @@ def evidence(record: Record) -> dict[str, float | int | None]:
         "memcpys": copies,
         "kernels_a_layer": in_layers / record.case.layers,
         "kernel_ms": total_us / 1e3,
-        "attention_share": by_part(found)["attention"] / total_us if total_us else None,
+        "attention_share": parts["attention"] / total_us if total_us else None,
+        **{column: categories[name] for column, name in CATEGORY_COLUMNS.items()},
+        **{column: parts[name] for column, name in PART_COLUMNS.items()},
     }

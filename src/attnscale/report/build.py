@@ -1,6 +1,7 @@
 """The report of a sweep from its records alone: tables, figures, page.
 
 - results.csv, results.parquet: one row a case
+- kernels.csv: one row a case, kernel and part of the model
 - noise.json: how far the same case comes out elsewhere when it is measured again
 - figures/*.png, *.svg: scaling curves, or bars where no numeric axis was swept
 - report.html: all of it in one file
@@ -76,16 +77,20 @@ def build_report(folder: Path) -> Report:
 
 
 def _write(folder: Path, records: Sequence[Record], skipped: Sequence[Skipped]) -> Report:
+    from attnscale.analyse.found import unproven, unread
     from attnscale.analyse.frame import frame, write_tables
+    from attnscale.analyse.kernels import kernel_frame
     from attnscale.analyse.noise import NOISE_NAME, measured_noise
     from attnscale.analyse.utilisation import impossible
     from attnscale.report import page, plots
 
-    repeats, unread = read_repeats(folder)
+    repeats, damaged = read_repeats(folder)
     noise = measured_noise(records, repeats)
     write_atomically(folder / NOISE_NAME, noise.model_dump_json(indent=1) + "\n")
     table = frame(records, noise)
-    skipped = [*skipped, *unread]
+    skipped = [*skipped, *damaged]
+    kernels = kernel_frame(records).to_csv(index=False, lineterminator="\n")
+    write_atomically(folder / "kernels.csv", kernels)
     manifest, damage = _manifest(folder)
     measured = {record.key for record in records}
     not_run = [one.slug for one in manifest.cases if one.key not in measured] if manifest else []
@@ -94,6 +99,8 @@ def _write(folder: Path, records: Sequence[Record], skipped: Sequence[Skipped]) 
         *damage,
         *_not_run(not_run, manifest),
         *_not_alone(records),
+        *unproven(records),
+        *unread(records),
         *impossible(records),
         *_unsettled(records),
         *_noise(records, noise),

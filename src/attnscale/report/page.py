@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnscale.analyse.answer import fastest
+from attnscale.analyse.found import found
 from attnscale.analyse.frame import AXES, fixed_axes, swept_axes
 from attnscale.record import Environment, Record, Skipped, Status
 from attnscale.report.numbers import GIB, interval, number
@@ -22,6 +23,11 @@ _MEASURED: dict[str, tuple[str, float]] = {
     "device_ms": ("device (ms)", 1),
     "host_ms": ("host (ms)", 1),
     "host_over_device": ("host / device", 1),
+    "kernels": ("kernels", 1),
+    "kernels_a_layer": ("kernels a layer", 1),
+    "memcpys": ("memcpys", 1),
+    "kernel_ms": ("kernels' time (ms)", 1),
+    "attention_share": ("attention's share (%)", 0.01),
     "rel_error": ("attention error (%)", 0.01),
     "forward_rel_error": ("forward error (%)", 0.01),
     "mfu": ("MFU (%)", 0.01),
@@ -85,6 +91,7 @@ def render(
         number=number,
         unexpected=[record for record in records if record.outcome.status is not Status.OK],
         nulls=_why_null(records),
+        found=found(records),
         skipped=skipped,
         notes=notes,
     )
@@ -104,7 +111,8 @@ def _columns(table: "pandas.DataFrame") -> list[_Column]:
         _column(table, "settled", "settled"),
     ]
     columns += [_column(table, "throttle", "clock held by")]
-    columns += [_column(table, "backend_chosen", "PyTorch chose"), _column(table, "gqa", "GQA")]
+    texts = {"backend_ran": "ran", "backend_chosen": "PyTorch chose", "gqa": "GQA"}
+    columns += [_column(table, name, header) for name, header in texts.items()]
     return [column for column in columns if any(key for _, key in column.cells)]
 
 

@@ -5,11 +5,12 @@ roofline. Nothing is averaged: a swept axis that is neither x nor the line is a 
 has a mark a case.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from attnscale.analyse.frame import NUMERIC_AXES, backends, fixed_axes, swept_axes
+from attnscale.analyse.where import CATEGORY_COLUMNS, PART_COLUMNS
 from attnscale.report.numbers import GIB, printable
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 PANELS_A_FIGURE = 12
 """More than this on one page can't be read: then there are several, numbered."""
+BARS_A_FIGURE = 28
 
 _SHAPE = ("seq", "batch", "heads", "kv_heads", "head_dim", "layers", "ffn_dim", "vocab")
 
@@ -51,6 +53,12 @@ METRICS = (
     ),
     Metric(
         column="host_ms", label="host time (ms)", name="host", interval=("host_low_ms", "host_high_ms")
+    ),
+    Metric(
+        column="attention_share",
+        label="attention's share of kernel time (%)",
+        name="attention_share",
+        unit=0.01,
     ),
     Metric(column="tokens_per_s", label="throughput (tokens/s)", name="tokens"),
     Metric(
@@ -100,9 +108,29 @@ class Plan:
         return " ".join([*lines, *(f"{line}." for line in self.caption)])
 
 
-def plan_figures(table: "pandas.DataFrame") -> list[Plan]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shares:
+    """A bar a case, of what its kernels took; what has no part in any case is left out of the legend."""
+
+    name: str
+    parts: Mapping[str, str]
+    """Column -> label, in the order stacked."""
+    rows: "pandas.DataFrame"
+    labels: Sequence[str]
+    """Of each bar."""
+    title: str
+    fixed: str
+    caption: Sequence[str]
+
+    @property
+    def alt(self) -> str:
+        """As that of a Plan."""
+        return " ".join(f"{line}." for line in (self.title, self.fixed, *self.caption))
+
+
+def plan_figures(table: "pandas.DataFrame") -> list[Plan | Shares]:
     """Every figure of a sweep; a metric that no case has gets none."""
-    return [*_scaling_figures(table), *_roofline(table)]
+    return [*_scaling_figures(table), *_roofline(table), *_shares(table)]
 
 
 def _scaling_figures(table: "pandas.DataFrame") -> list[Plan]:
@@ -130,6 +158,34 @@ def _roofline(table: "pandas.DataFrame") -> Iterator[Plan]:
     if table[ROOFLINE.column].notna().any():
         facets = [name for name in ("device_name", "dtype") if table[name].nunique() > 1]
         yield from _plans(table, ROOFLINE, INTENSITY, facets)
+
+
+def _shares(table: "pandas.DataFrame") -> Iterator[Shares]:
+    """Where the time goes, by category of kernel and by part of the model."""
+    known = table[table["kernel_ms"].notna() & (table["status"] == "ok")]
+    swept = swept_axes(table)
+    by = ["backend", *swept]
+    missing = len(table) - len(known)
+    for name, what, parts in (
+        ("category", "kind of kernel", CATEGORY_COLUMNS),
+        ("part", "part of the model", PART_COLUMNS),
+    ):
+        chunks = [known[i : i + BARS_A_FIGURE] for i in range(0, len(known), BARS_A_FIGURE)]
+        for number, chunk in enumerate(chunks, start=1):
+            of = f", {number} of {len(chunks)}" if len(chunks) > 1 else ""
+            devices = ", ".join(printable(name) for name in chunk["device_name"].unique())
+            caption = ["the number beside a bar: its kernels' time, and how many"]
+            if missing:
+                caption.append(f"not drawn: {missing} cases without kernels")
+            yield Shares(
+                name=f"time_by_{name}" + (f"_{number}" if of else ""),
+                parts=parts,
+                rows=chunk,
+                labels=[" ".join(printable(value) for value in row) for row in chunk[by].values],
+                title=f"Where the time goes by {what} on {devices}{of}",
+                fixed=_fixed_in_words(table),
+                caption=[*caption, f"bars: {' '.join(by)}"],
+            )
 
 
 def missing_rows(rows: "pandas.DataFrame", metric: Metric) -> "pandas.DataFrame":

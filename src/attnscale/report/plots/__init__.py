@@ -14,11 +14,12 @@ from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
-from attnscale.report.plan import INTENSITY, ROOFLINE, Panel, Plan, plan_figures
+from attnscale.report.plan import INTENSITY, ROOFLINE, Panel, Plan, Shares, plan_figures
 from attnscale.report.plots.bars import draw_bars
 from attnscale.report.plots.curves import ROW, draw_curves, scale_y, strip_rows
 from attnscale.report.plots.looks import DASHES, MARKERS, palette
 from attnscale.report.plots.roofline import LOOKS, draw_roofline, roofs
+from attnscale.report.plots.shares import draw_shares
 
 if TYPE_CHECKING:
     import pandas
@@ -80,10 +81,10 @@ def own_style() -> Iterator[None]:
         yield
 
 
-def draw(plan: Plan) -> "Canvas":
+def draw(plan: Plan | Shares) -> "Canvas":
     """The figure of a plan, to be saved within ``own_style``."""
     with own_style():
-        return _drawn(plan)
+        return draw_shares(plan) if isinstance(plan, Shares) else _drawn(plan)
 
 
 def _drawn(plan: Plan) -> "Canvas":
