@@ -276,6 +276,35 @@ def test_gpus_are_one_value_of_the_sweep_and_no_axis() -> None:
     assert grid(overrides) == [["gpus='0,2'", "seq=8"], ["gpus='0,2'", "seq=16"]]
 
 
+@pytest.mark.parametrize("given", ["math/flash:3,math/naive:2.5", '"math/flash:3,math/naive:2.5"'])
+def test_a_guess_of_several_ratios_is_one_value(given: str) -> None:
+    overrides = OverridesParser.create().parse_overrides([f"guess.ratio={given}", "seq=8,16"])
+    text = "guess.ratio='math/flash:3,math/naive:2.5'"
+    assert grid(overrides) == [[text, "seq=8"], [text, "seq=16"]]
+
+
+def test_a_guess_is_in_the_manifest_before_anything_is_measured(
+    attnscale_run: Callable[..., int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+
+    def measure(_: Case, __: object) -> Outcome:
+        manifest = only_sweep(tmp_path) / "sweep.json"
+        seen.extend(json.loads(manifest.read_text())["guesses"])
+        return Outcome(status=Status.OOM, reason="2 GiB too much")
+
+    monkeypatch.setattr(forward, "measure", measure)
+    guess = ["guess.fastest=math", "guess.ratio=math/flash:3,math/naive:2.5", "guess.kernels=math:20"]
+    assert attnscale_run("seq=8", *guess) == 0
+    (guessed,) = seen
+    assert guessed.pop("at")
+    assert guessed == {
+        "fastest": "math",
+        "ratio": {"math/flash": 3.0, "math/naive": 2.5},
+        "kernels": {"math": 20},
+    }
+
+
 def test_an_output_dir_that_is_a_file_is_one_line(
     attnscale_run: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

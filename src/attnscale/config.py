@@ -17,7 +17,9 @@ from hydra.errors import MissingConfigException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from attnscale.case import Case, InvalidConfig, Timing
+from attnscale.case import BACKENDS, Case, InvalidConfig, Timing
+from attnscale.manifest import Guess
+from attnscale.record import now
 
 
 class Arch(Enum):
@@ -118,6 +120,31 @@ class TrackerConfig:
 
 
 @dataclass(kw_only=True)
+class GuessConfig:
+    """What you expect: guess first, then look. The report opens with where it was wrong."""
+
+    fastest: str | None = None
+    """Backend, at every shape."""
+    ratio: str | None = None
+    """math/naive_inplace:3.7 says that math takes 3.7 times as long; several apart by commas."""
+    kernels: str | None = None
+    """math:20,naive:5 says that an attention call launches 20 kernels and 5."""
+
+    def __post_init__(self) -> None:
+        if self.fastest is not None and self.fastest not in BACKENDS:
+            raise InvalidConfig("guess.fastest", self.fastest, f"must be one of {', '.join(BACKENDS)}")
+        for key, names, number in (("ratio", 2, r"\d+(\.\d+)?"), ("kernels", 1, r"\d+")):
+            given = getattr(self, key)
+            for one in [] if given is None else given.split(","):
+                left, _, right = one.strip().partition(":")
+                known = [name in BACKENDS for name in left.split("/")]
+                if known != [True] * names or not re.fullmatch(number, right) or not float(right):
+                    example = "math/naive_inplace:3.7" if names == 2 else "math:20"
+                    why = f"such as {example} is needed, several apart by commas, with backends of "
+                    raise InvalidConfig(f"guess.{key}", given, why + ", ".join(BACKENDS))
+
+
+@dataclass(kw_only=True)
 class Config:
     """The whole configuration: one point, and what is done with its result."""
 
@@ -175,6 +202,7 @@ class Config:
     """Whether to resume although the GPU, torch or the records' schema differ."""
     timing: TimingConfig = field(default_factory=TimingConfig)
     tracker: TrackerConfig = field(default_factory=TrackerConfig)
+    guess: GuessConfig = field(default_factory=GuessConfig)
 
     def __post_init__(self) -> None:
         if not 0 < self.case_timeout_s < 7 * 86400:
@@ -199,8 +227,11 @@ OF_THE_SWEEP = (
     "resume_force",
     "output_dir",
     "tracker",
+    "guess",
 )
 """What a sweep has once. Every other key is an axis."""
+LISTS = ("gpus", "guess.ratio", "guess.kernels")
+"""Of these the ones whose value may hold commas."""
 
 
 def is_axis(key: str) -> bool:
@@ -229,6 +260,24 @@ def to_config(composed: DictConfig) -> Config:
     config = OmegaConf.to_object(composed)
     assert isinstance(config, Config)
     return config
+
+
+def to_guess(config: Config) -> Guess | None:
+    """What was guessed on the command line; None when nothing was."""
+    guess = config.guess
+    if guess.fastest is None and guess.ratio is None and guess.kernels is None:
+        return None
+    return Guess(
+        at=now(),
+        fastest=guess.fastest,
+        ratio={names: float(text) for names, text in _pairs(guess.ratio)},
+        kernels={name: int(text) for name, text in _pairs(guess.kernels)},
+    )
+
+
+def _pairs(text: str | None) -> list[tuple[str, str]]:
+    parts = [one.strip().partition(":") for one in text.split(",")] if text else []
+    return [(left, right) for left, _, right in parts]
 
 
 def to_case(config: Config, *, device: str) -> Case:
@@ -267,7 +316,7 @@ def refuse(override: Override) -> None:
     """
     key = override.get_key_element().lstrip("+")
     once = key == "sweeps" or not is_axis(key)
-    if once and key != "gpus" and override.is_sweep_override():
+    if once and key not in LISTS and override.is_sweep_override():
         given = (override.input_line or "").partition("=")[2]
         raise InvalidConfig(key, given, "one value is needed, for it holds for the whole sweep")
     _refuse_text_for_numbers(override)
@@ -310,7 +359,7 @@ def one_line(error: BaseException) -> str:
     return re.sub(r"\s*\n\s*", "; ", str(error).strip())
 
 
-_GROUPS = {"timing": TimingConfig, "tracker": TrackerConfig}
+_GROUPS = {"timing": TimingConfig, "tracker": TrackerConfig, "guess": GuessConfig}
 
 _NEEDED = {
     int: "a whole number in plain digits is needed, such as 1024",

@@ -23,7 +23,9 @@ from attnscale.config import (
     TrackerName,
     to_case,
     to_config,
+    to_guess,
 )
+from attnscale.manifest import Manifest
 from attnscale.measure import worker
 from attnscale.report.tracker import Settings as TrackerSettings
 from attnscale.report.tracker import Tracker, open_tracker
@@ -69,7 +71,9 @@ def sweep(
     if local:
         _devices(cases, config)  # refused, if at all, before there is a folder
     folder = _folder(cases if names_cases else None, config, outputs)
-    folder = dataclasses.replace(folder, notices=[*repeated, *folder.notices])
+    folder = dataclasses.replace(
+        folder, notices=[*repeated, *folder.notices], manifest=_guessed(folder.manifest, config)
+    )
     with held_alone(folder.path):
         tracker = _tracker(config, folder.path)
         try:
@@ -114,6 +118,14 @@ def _measure_elsewhere(folder: SweepFolder, config: Config, elsewhere: Elsewhere
             elsewhere(jobs, folder.path)
     except Exception as error:  # noqa: BLE001 - each launcher has its own; the records say what is missing
         print(f"attnscale: a job did not end well: {_one_line(error)}", file=sys.stderr)
+
+
+def _guessed(manifest: Manifest | None, config: Config) -> Manifest | None:
+    """With what the user expects of this command, before anything is measured."""
+    guess = to_guess(config)
+    if manifest is None or guess is None:
+        return manifest
+    return manifest.model_copy(update={"guesses": [*manifest.guesses, guess]})
 
 
 def _folder(cases: Sequence[Case] | None, config: Config, outputs: Path) -> SweepFolder:

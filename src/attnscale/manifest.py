@@ -39,6 +39,21 @@ class PlannedCase(BaseModel):
         return self
 
 
+class Guess(BaseModel):
+    """What a user expects, written down before it is measured."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    at: str
+    """ISO 8601, UTC. What was measured before is not compared with it."""
+    fastest: str | None = None
+    """Backend, at every shape."""
+    ratio: dict[str, float] = {}
+    """slower/faster -> time of the one over the other."""
+    kernels: dict[str, int] = {}
+    """Backend -> kernels of one attention call."""
+
+
 class Manifest(BaseModel):
     """What a folder is meant to hold."""
 
@@ -51,6 +66,7 @@ class Manifest(BaseModel):
     """Every command that asked for cases of this folder, oldest first."""
     cases: Sequence[PlannedCase]
     """In the order first asked for."""
+    guesses: Sequence[Guess] = ()
 
     def extended(self, cases: Iterable[Case], command: str) -> Self:
         """With the cases of one more command; those already planned stay where they are."""

@@ -106,6 +106,9 @@ class Metrics(_Frozen):
     """Median over the windows of device_ms, as power_w and temperature_c."""
     power_w: FiniteFloat | None = None
     temperature_c: FiniteFloat | None = None
+    guess_device_ms: FiniteFloat | None = None
+    """device_ms by the roofline of the measured peaks, noted before anything was timed: the longer of
+    executed FLOPs over the matmul's and least traffic over the copy's."""
     matmul_flops_per_s: FiniteFloat | None = None
     """The fastest square matrix product of the case's dtype, measured on this card on random data."""
     copy_bytes_per_s: FiniteFloat | None = None

@@ -87,7 +87,7 @@ def test_what_the_kernels_say_is_on_the_page(
     record = make_record(case, device_ms=1.9, host_ms=0.5)
     ran = {"profile": profile("naive"), "backend_ran": "naive"}
     page = build(tmp_path, record.model_copy(update={"outcome": record.outcome.model_copy(update=ran)}))
-    assert "<h3>hidden Memcpy</h3>" in page
+    assert '<h3 id="hidden-Memcpy">hidden Memcpy</h3>' in page
     assert "gains at most 0.024 ms a forward" in page
     assert "Memcpy DtoD (Device -&gt; Device)" in page
     assert "masked_fill_kernel" in (tmp_path / "kernels.csv").read_text()

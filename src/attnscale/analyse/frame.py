@@ -181,6 +181,7 @@ def _column_types() -> dict[str, str]:
         ("Int64", "weights_allocated_bytes activations_peak_bytes attention_peak_bytes"),
         ("Int64", "peak_allocated_bytes peak_reserved_bytes baseline_allocated_bytes"),
         ("Float64", "mfu hfu mamfu mamfu_executed mbu matmul_flops_per_s copy_bytes_per_s"),
+        ("Float64", "guess_device_ms"),
         ("Float64", "sm_clock_mhz power_w temperature_c"),
         ("boolean", "settled"),
         ("string", "throttle device_timed_by capture_refused"),

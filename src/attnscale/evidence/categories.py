@@ -66,7 +66,7 @@ _RULES: Sequence[_Rule] = (
 )
 # Operators that only describe tensors: no data moves.
 _KNOWN_OTHER = re.compile(
-    r"^aten::(view|_unsafe_view|reshape|t|transpose|permute|as_strided|expand|split|split_with_sizes|chunk"
+    r"^aten::(view|_unsafe_view|_reshape_alias|reshape|t|transpose|permute|as_strided|expand|split|split_with_sizes|chunk"
     r"|narrow|slice|select|unsqueeze|squeeze|flatten|unflatten|empty\w*|resolve_\w+|linear|matmul|to"
     r"|contiguous|type_as|_scaled_dot_product_attention_math|detach|lift_fresh|ones|zeros|scalar_tensor|result_type|_local_scalar_dense|item|unbind"
     r"|scaled_dot_product_attention|resize_|alias|arange|full|repeat_interleave|new_empty\w*)$"

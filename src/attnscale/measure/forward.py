@@ -24,6 +24,7 @@ from attnscale.evidence import backend, categories
 from attnscale.evidence.trace import TraceLost
 from attnscale.measure import accuracy, attention, kernels, memory, timing
 from attnscale.measure.clocks import Clocks
+from attnscale.measure.cost import costs
 from attnscale.measure.model import build_model, random_tokens
 from attnscale.measure.peaks import Peaks, measured_peaks
 from attnscale.measure.sampling import median_interval, settle
@@ -68,6 +69,7 @@ def _measure(case: Case, *, keep_trace: Path | None) -> Outcome:
         checked = _apart(_check, case)
     if checked.status is not None:
         return checked.ended(spent_s)
+    guess_ms = _guess_ms(case, peaks, checked.chosen)
     memory.flush(case.device)
     before = memory.usage(case.device)
     with _clocked(spent_s, "build"):
@@ -91,6 +93,7 @@ def _measure(case: Case, *, keep_trace: Path | None) -> Outcome:
         case=case,
         checked=checked,
         peaks=peaks,
+        guess_ms=guess_ms,
         clocks=clocks,
         first_ms=first_ms,
         device=device,
@@ -121,6 +124,15 @@ def _measure(case: Case, *, keep_trace: Path | None) -> Outcome:
         profile=proof.profile,
         gqa=checked.gqa,
     )
+
+
+def _guess_ms(case: Case, peaks: Peaks, chosen: str | None) -> float | None:
+    """The roofline's guess of device_ms."""
+    work = costs(case, ran=chosen)
+    flops, moved = peaks.matmul_flops_per_s, peaks.copy_bytes_per_s
+    if not flops or not moved or work.executed_flops is None:
+        return None
+    return max(work.executed_flops / flops, work.min_bytes / moved) * 1e3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,6 +263,7 @@ class Measured:
     case: Case
     checked: Checked
     peaks: Peaks
+    guess_ms: float | None
     clocks: Clocks
     first_ms: float
     device: timing.DeviceTime
@@ -290,10 +303,13 @@ class Measured:
 
     def _card(self) -> tuple[dict[str, float | None], dict[str, str]]:
         values: dict[str, float | None] = {
+            "guess_device_ms": self.guess_ms,
             "matmul_flops_per_s": self.peaks.matmul_flops_per_s,
             "copy_bytes_per_s": self.peaks.copy_bytes_per_s,
         }
         nulls = dict(self.peaks.nulls)
+        if self.guess_ms is None:
+            nulls["guess_device_ms"] = "the card's peaks are unknown: " + "; ".join(set(nulls.values()))
         for name in ("sm_clock_mhz", "power_w", "temperature_c"):
             read = [v for one in self.device.windows if (v := getattr(one, name)) is not None]
             values[name] = statistics.median(read) if read else None

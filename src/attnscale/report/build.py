@@ -79,6 +79,7 @@ def build_report(folder: Path) -> Report:
 def _write(folder: Path, records: Sequence[Record], skipped: Sequence[Skipped]) -> Report:
     from attnscale.analyse.found import unproven, unread
     from attnscale.analyse.frame import frame, write_tables
+    from attnscale.analyse.guesses import mismatches
     from attnscale.analyse.kernels import kernel_frame
     from attnscale.analyse.noise import NOISE_NAME, measured_noise
     from attnscale.analyse.utilisation import impossible
@@ -105,9 +106,10 @@ def _write(folder: Path, records: Sequence[Record], skipped: Sequence[Skipped]) 
         *_unsettled(records),
         *_noise(records, noise),
     ]
+    guesses = mismatches(records, manifest.guesses if manifest else [])
     commands = manifest.commands if manifest else distinct(r.environment.command for r in records)
     figures = plots.draw_all(table, _emptied(folder / FIGURES_FOLDER))
-    html = page.render(records, table, skipped, figures, notes, commands, folder.resolve().name)
+    html = page.render(records, table, skipped, figures, notes, commands, guesses, folder.resolve().name)
     write_atomically(folder / PAGE_NAME, html)
     pngs = [figure.path.with_suffix(".png") for figure in figures]
     return Report(folder, records, skipped, table, pngs, notes, not_run)

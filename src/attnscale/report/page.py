@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from attnscale.analyse.answer import fastest
 from attnscale.analyse.found import found
 from attnscale.analyse.frame import AXES, fixed_axes, swept_axes
+from attnscale.analyse.guesses import Mismatch
 from attnscale.record import Environment, Record, Skipped, Status
 from attnscale.report.numbers import GIB, interval, number
 from attnscale.report.plots import Figure
@@ -53,6 +54,9 @@ _MEASURED: dict[str, tuple[str, float]] = {
 """Column -> its header on the page and what its values are divided by."""
 
 
+_MOST_GUESSES = 5
+
+
 @dataclass(frozen=True, slots=True)
 class _Column:
     header: str
@@ -69,6 +73,7 @@ def render(
     figures: Sequence[Figure],
     notes: Sequence[str],
     commands: Sequence[str],
+    guesses: Sequence[Mismatch],
     sweep_id: str,
 ) -> str:
     """The page as HTML; every text from a record is escaped."""
@@ -92,6 +97,7 @@ def render(
         unexpected=[record for record in records if record.outcome.status is not Status.OK],
         nulls=_why_null(records),
         found=found(records),
+        guesses=[guess for guess in guesses if guess.factor != 1][:_MOST_GUESSES],
         skipped=skipped,
         notes=notes,
     )

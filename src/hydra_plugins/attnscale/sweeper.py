@@ -83,11 +83,15 @@ def grid(overrides: Sequence[Override]) -> list[list[str]]:
 
     InvalidConfig when a key has no value at all.
     """
+    from attnscale.config import LISTS
+
     axes: dict[str, list[str]] = {}
     for override in overrides:
         key = override.get_key_element()
-        if key == "gpus":
-            values = [f"'{(override.input_line or '').partition('=')[2]}'"]  # 0,2 is one value here
+        if key in LISTS:
+            given = (override.input_line or "").partition("=")[2]
+            text = given.strip("\"'")
+            values = [text if text == "null" else f"'{text}'"]  # 0,2 is one value here
         elif override.is_sweep_override():
             values = list(override.sweep_string_iterator())
         else:
