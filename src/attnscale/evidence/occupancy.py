@@ -14,7 +14,8 @@ from attnscale.profile import DeviceLimits, Kernel
 WARP = 32
 _PARTITIONS = 4
 _REGISTER_UNIT = 256
-_MOST_BLOCKS = {(7, 5): 16, (8, 6): 16, (8, 7): 16, (8, 9): 24, (11, 0): 24, (12, 0): 24, (12, 1): 24}
+_FEWER = {(7, 5): 16, (8, 6): 16, (8, 7): 16, (8, 9): 24, (10, 1): 24, (11, 0): 24}
+_MOST_BLOCKS = _FEWER | {(12, 0): 24, (12, 1): 24}
 """Blocks an SM by compute capability, where it is not 32. Source: CUDA C++ Programming Guide, table
 "Technical Specifications per Compute Capability"; no driver query that torch offers has it."""
 
