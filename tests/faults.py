@@ -124,7 +124,7 @@ def commit_fault(case: Case) -> None:
         FAULTS[case.seq]()
 
 
-def pretend(case: Case, log: Path | None, stack_after_s: float | None) -> Answer:
+def pretend(case: Case, log: Path | None, stack_after_s: float | None, _: Path | None) -> Answer:
     """What ``measure`` does with the case, its faults included, but for the forward."""
     from attnscale.measure import worker
 
@@ -141,7 +141,7 @@ def pretend(case: Case, log: Path | None, stack_after_s: float | None) -> Answer
     )
 
 
-def measure(case: Case, log: Path | None, stack_after_s: float | None) -> Answer:
+def measure(case: Case, log: Path | None, stack_after_s: float | None, _: Path | None) -> Answer:
     """The worker's own measuring, with the fault in the middle of the case."""
     from attnscale.measure import forward, worker
     from attnscale.measure.model import random_tokens as good

@@ -17,7 +17,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 import run as command_line
 from attnscale.case import Case
 from attnscale.measure import forward
-from attnscale.record import Outcome, Record, Status, read_sweep
+from attnscale.record import Outcome, Record, Status, read_sweep, record_path
 from attnscale.sweep import devices
 from hydra_plugins.attnscale.sweeper import grid
 from tests.processes import ROOT, TINY
@@ -281,6 +281,18 @@ def test_a_guess_of_several_ratios_is_one_value(given: str) -> None:
     overrides = OverridesParser.create().parse_overrides([f"guess.ratio={given}", "seq=8,16"])
     text = "guess.ratio='math/flash:3,math/naive:2.5'"
     assert grid(overrides) == [[text, "seq=8"], [text, "seq=16"]]
+
+
+@pytest.mark.parametrize("base", [INLINE, TINY], ids=["inline", "worker"])
+def test_a_kept_trace_lies_beside_its_record_and_a_silent_case_has_no_log(
+    attnscale_run: Callable[..., int], tmp_path: Path, base: Sequence[str]
+) -> None:
+    assert attnscale_run("seq=8", "trace=keep", base=base) == 0
+    (record,) = records_of(tmp_path)
+    assert record.outcome.profile is not None
+    case = record_path(only_sweep(tmp_path), record.case).parent
+    assert {path.name for path in case.iterdir()} == {"record.json", "forward.pt.trace.json.gz"}
+    assert record.outcome.profile.trace_file == "forward.pt.trace.json.gz"
 
 
 def test_a_guess_is_in_the_manifest_before_anything_is_measured(

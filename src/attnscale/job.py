@@ -5,7 +5,6 @@ on the machine that measures; the folder is made and the report built here in ei
 """
 
 import dataclasses
-import functools
 import shlex
 import sys
 from collections.abc import Callable, Sequence
@@ -45,7 +44,6 @@ from attnscale.sweep.run import EXIT_FAILED_CASES, Settings, close, distinct, ru
 from attnscale.sweep.worker import Measuring
 
 MEASURING = Measuring(worker.start, worker.measure)
-_KEEPING_TRACES = Measuring(worker.start, functools.partial(worker.measure, keep_trace=True))
 
 Elsewhere = Callable[[list[list[str]], Path], object]
 """Runs each list of overrides as a job, its logs in the folder; returns when all have ended."""
@@ -104,8 +102,7 @@ def run(composed: DictConfig) -> None:
 
 
 def _measure_here(folder: SweepFolder, config: Config, tracker: Tracker | None) -> None:
-    measuring = _KEEPING_TRACES if config.trace is Trace.keep else MEASURING
-    run_cases(folder, _devices(folder.todo, config), _settings(config), measuring, tracker)
+    run_cases(folder, _devices(folder.todo, config), _settings(config), MEASURING, tracker)
 
 
 def _measure_elsewhere(folder: SweepFolder, config: Config, elsewhere: Elsewhere) -> None:
@@ -169,6 +166,7 @@ def _settings(config: Config) -> Settings:
         skip_hopeless=config.skip_hopeless,
         strict_gpu=config.strict_gpu,
         repeats=config.repeats,
+        keep_trace=config.trace is Trace.keep,
     )
 
 

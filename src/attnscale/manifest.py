@@ -66,7 +66,7 @@ class Manifest(BaseModel):
     """Every command that asked for cases of this folder, oldest first."""
     cases: Sequence[PlannedCase]
     """In the order first asked for."""
-    guesses: Sequence[Guess] = ()
+    guesses: Sequence[Guess] = []
 
     def extended(self, cases: Iterable[Case], command: str) -> Self:
         """With the cases of one more command; those already planned stay where they are."""

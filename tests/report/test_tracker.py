@@ -16,6 +16,7 @@ import pytest
 from attnscale import record as records
 from attnscale.case import Case
 from attnscale.record import Record, Status
+from tests.evidence.profiles import profile
 
 LOG_ALL = """
 import sys
@@ -100,6 +101,20 @@ def read_back(sweep: Path) -> list[dict[str, Any]]:
         lines = subprocess.run([*inspect, str(folder)], capture_output=True, text=True, check=True)
         runs.append(json.loads(summary.stdout) | {"log": lines.stdout})
     return runs
+
+
+def test_a_kept_trace_is_a_profile_artifact(
+    sweep: Path, listener: Listener, make_record: Callable[..., Record], make_case: Callable[..., Case]
+) -> None:
+    record = make_record(make_case(seq=48), sweep_id=sweep.name)
+    kept = profile("flash").model_copy(update={"trace_file": "forward.pt.trace.json.gz"})
+    changes = {"outcome": record.outcome.model_copy(update={"profile": kept})}
+    path = records.write(record.model_copy(update=changes), sweep)
+    path.with_name("forward.pt.trace.json.gz").write_bytes(b"trace")
+    done = log_all(sweep, "offline", listener)
+    assert done.stderr == ""
+    logs = "".join(run["log"] for run in read_back(sweep))
+    assert f"trace-{record.key}" in logs
 
 
 def test_n_cases_are_n_runs_and_a_report_without_any_connection(sweep: Path, listener: Listener) -> None:

@@ -46,6 +46,7 @@ def start(kind: str, uuid: str | None) -> Started:
     """Take the device (cuda or cpu), the GPU by its UUID alone, and load what measuring needs."""
     if uuid is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = uuid
+    os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # else each profiled pass says that it begins
     from attnscale.measure import device, forward  # noqa: F401 - loaded before a case's clock
 
     device.synchronize(kind)  # on a GPU this makes the context, which no case is to pay for
@@ -53,11 +54,11 @@ def start(kind: str, uuid: str | None) -> Started:
 
 
 def measure(
-    case: Case, log: Path | None, stack_after_s: float | None, *, keep_trace: bool = False
+    case: Case, log: Path | None, stack_after_s: float | None, trace: Path | None = None
 ) -> Answer:
     """Measure ``case`` with its output in ``log``; after ``stack_after_s`` seconds the stack goes there.
 
-    With ``keep_trace`` the trace of its kernels goes beside the log.
+    The trace of its kernels stays in the folder ``trace``, if there is one.
 
     Whatever the case raises, sys.exit for one, is its outcome.
     """
@@ -66,12 +67,12 @@ def measure(
     started_at = now()
     with _output_in(log), _stack_in_log(stack_after_s):
         try:
-            outcome = forward.measure(case, log.parent if log and keep_trace else None)
+            outcome = forward.measure(case, trace)
             left = memory.usage(case.device)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - a case may leave by any door
             reason = f"{type(error).__name__}: {error}".removesuffix(": ")
-            trace = "".join(traceback.format_exception(error))
-            outcome = Outcome(status=Status.FAILED, reason=reason, traceback=trace)
+            stack = "".join(traceback.format_exception(error))
+            outcome = Outcome(status=Status.FAILED, reason=reason, traceback=stack)
             left = None
     return Answer(
         outcome=outcome,

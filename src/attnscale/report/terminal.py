@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from attnscale.analyse.utilisation import utilisation
+from attnscale.analyse.where import evidence
+from attnscale.evidence.findings import findings
 from attnscale.record import Record, Skipped, Status, log_path, record_path
 from attnscale.report.numbers import GIB, interval, number, printable, short
 
@@ -164,7 +166,7 @@ def _lines_of(record: Record) -> dict[str, str]:
         for name, value in utilisation(record).items():
             if value is not None:
                 lines[name] = str(value).lower() if isinstance(value, bool) else number(value)
-        lines |= _how_timed(record)
+        lines |= _how_timed(record) | _what_ran(record)
     for name, value in record.costs.model_dump().items():
         lines[name] = _with_unit(name, value)
     return lines
@@ -184,6 +186,17 @@ def _how_timed(record: Record) -> dict[str, str]:
         )
     if outcome.stopped_by:
         lines["stopped_by"] = ", ".join(f"{name}: {why}" for name, why in outcome.stopped_by.items())
+    return lines
+
+
+def _what_ran(record: Record) -> dict[str, str]:
+    outcome = record.outcome
+    lines = {"ran": outcome.backend_ran or f"not proven: {outcome.nulls.get('backend_ran')}"}
+    for name, found in evidence(record).items():
+        if found is not None and not name.endswith("_us"):
+            lines[name] = number(found)
+    for finding in findings(record):
+        lines[finding.name] = "; ".join(text for text in (finding.advice, finding.gain) if text)
     return lines
 
 

@@ -51,6 +51,8 @@ class Settings:
     strict_gpu: bool = False
     repeats: int = 0
     """Times that the sentinels are measured again at the end."""
+    keep_trace: bool = False
+    """Whether the trace of each case's kernels stays beside its record."""
     leases: Path = LEASES
     """Folder of the lock files."""
 
@@ -203,12 +205,13 @@ class _Run:
 
     def _worker(self, device: Device) -> Worker:
         if self.settings.isolation == INLINE:
-            return InlineWorker(device, self.measuring)
+            return InlineWorker(device, self.measuring, keep_trace=self.settings.keep_trace)
         return ProcessWorker(
             device,
             self.measuring,
             timeout_s=self.settings.case_timeout_s,
             keep=self.settings.isolation != FRESH,
+            keep_trace=self.settings.keep_trace,
             stop=self.stop,
         )
 

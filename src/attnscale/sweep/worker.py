@@ -44,7 +44,7 @@ class Measuring:
     """What the process runs; both by name, for they are looked up there."""
 
     start: Callable[[str, str | None], Started]
-    measure: Callable[[Case, Path | None, float | None], Answer]
+    measure: Callable[[Case, Path | None, float | None, Path | None], Answer]
 
 
 class Worker(Protocol):
@@ -77,6 +77,7 @@ class ProcessWorker:
         timeout_s: float,
         keep: bool,
         stop: threading.Event,
+        keep_trace: bool = False,
     ) -> None:
         self.device = device
         self.fresh = True
@@ -84,6 +85,7 @@ class ProcessWorker:
         self._timeout_s = timeout_s
         self._keep = keep
         """Whether it measures more than one case."""
+        self._keep_trace = keep_trace
         self._stop = stop
         self._pool: Any = None
         self._started: Started | None = None
@@ -107,9 +109,9 @@ class ProcessWorker:
         began = now()
         stack_after_s = self._timeout_s * 0.95
         try:
-            answer = self._run(
-                self._measuring.measure, (case, log, stack_after_s), self._timeout_s, self._started.pid
-            )
+            trace = log.parent if self._keep_trace else None
+            args = (case, log, stack_after_s, trace)
+            answer = self._run(self._measuring.measure, args, self._timeout_s, self._started.pid)
         except _Overdue:
             reason = f"no result within case_timeout_s={self._timeout_s:g} s"
             answer = _lost(Status.TIMEOUT, reason, began)
@@ -190,15 +192,16 @@ class InlineWorker:
 
     fresh = True
 
-    def __init__(self, device: Device, measuring: Measuring) -> None:
+    def __init__(self, device: Device, measuring: Measuring, *, keep_trace: bool = False) -> None:
         self.device = device
         self._measuring = measuring
+        self._keep_trace = keep_trace
 
     def ready(self) -> Environment:
         return self._measuring.start(self.device.kind, self.device.uuid).environment
 
     def measure(self, case: Case, log: Path) -> Answer:
-        return self._measuring.measure(case, None, None)
+        return self._measuring.measure(case, None, None, log.parent if self._keep_trace else None)
 
     def foreign(self) -> list[str] | None:
         return None
