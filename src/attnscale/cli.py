@@ -45,5 +45,32 @@ def report(
     print(f"report: {built.page}")
 
 
+@app.command()
+def predict(
+    folder: Annotated[Path, typer.Argument(help="Folder of a sweep that holds a ladder of depths.")],
+    layers: Annotated[int, typer.Option(min=2, help="Depth to predict.")] = 80,
+    as_json: Annotated[bool, typer.Option("--json", help="Everything, as JSON.")] = False,
+) -> None:
+    """Predict LAYERS layers for every series of FOLDER with three depths or more below it."""
+    from attnscale.analyse.noise import measured_noise
+    from attnscale.record import read_repeats, read_sweep
+    from attnscale.report import predicted
+
+    records, skipped = read_sweep(folder)
+    repeats, unread = read_repeats(folder)
+    for entry in (*skipped, *unread):
+        print(f"not read: {entry.path}: {entry.why}", file=sys.stderr)
+    if not records:
+        print(f"attnscale: {folder}: no readable record in cases/*/record.json", file=sys.stderr)
+        raise typer.Exit(2)
+    noise = measured_noise(records, repeats)
+    found, refused = predicted.every_series(records, layers, noise)
+    if as_json:
+        print(predicted.as_json(found, refused))
+    else:
+        predicted.show(found, refused)
+    raise typer.Exit(0 if found else 2)
+
+
 if __name__ == "__main__":
     app()

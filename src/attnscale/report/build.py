@@ -32,6 +32,8 @@ Text = TypeVar("Text", bound=str)
 
 PAGE_NAME = "report.html"
 FIGURES_FOLDER = "figures"
+DEEP = 80
+"""Layers that the report predicts where a sweep holds a ladder; ``attnscale predict`` takes any."""
 
 
 class ReportError(ValueError):
@@ -83,7 +85,7 @@ def _write(folder: Path, records: Sequence[Record], skipped: Sequence[Skipped]) 
     from attnscale.analyse.kernels import kernel_frame
     from attnscale.analyse.noise import NOISE_NAME, measured_noise
     from attnscale.analyse.utilisation import impossible
-    from attnscale.report import page, plots
+    from attnscale.report import page, plots, predicted
 
     repeats, damaged = read_repeats(folder)
     noise = measured_noise(records, repeats)
@@ -108,8 +110,19 @@ def _write(folder: Path, records: Sequence[Record], skipped: Sequence[Skipped]) 
     ]
     guesses = mismatches(records, manifest.guesses if manifest else [])
     commands = manifest.commands if manifest else distinct(r.environment.command for r in records)
-    figures = plots.draw_all(table, _emptied(folder / FIGURES_FOLDER))
-    html = page.render(records, table, skipped, figures, notes, commands, guesses, folder.resolve().name)
+    depth = predicted.figure(records, DEEP, noise)
+    figures = plots.draw_all(table, _emptied(folder / FIGURES_FOLDER), depth)
+    html = page.render(
+        records,
+        table,
+        skipped,
+        figures,
+        notes,
+        commands,
+        guesses,
+        predicted.every_series(records, DEEP, noise)[0],
+        folder.resolve().name,
+    )
     write_atomically(folder / PAGE_NAME, html)
     pngs = [figure.path.with_suffix(".png") for figure in figures]
     return Report(folder, records, skipped, table, pngs, notes, not_run)

@@ -13,6 +13,7 @@ from attnscale.analyse.found import found
 from attnscale.analyse.frame import AXES, fixed_axes, swept_axes
 from attnscale.analyse.guesses import Mismatch
 from attnscale.record import Environment, Record, Skipped, Status
+from attnscale.report import predicted
 from attnscale.report.numbers import GIB, interval, number
 from attnscale.report.plots import Figure
 
@@ -74,6 +75,7 @@ def render(
     notes: Sequence[str],
     commands: Sequence[str],
     guesses: Sequence[Mismatch],
+    deep: predicted.Found,
     sweep_id: str,
 ) -> str:
     """The page as HTML; every text from a record is escaped."""
@@ -97,6 +99,9 @@ def render(
         unexpected=[record for record in records if record.outcome.status is not Status.OK],
         nulls=_why_null(records),
         found=found(records),
+        deep=[(series, made, predicted.said(series, made)) for series, made in deep],
+        cells=predicted.cells,
+        ties=predicted.ties(deep),
         guesses=[guess for guess in guesses if guess.factor != 1][:_MOST_GUESSES],
         skipped=skipped,
         notes=notes,

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from attnscale.report.plan import INTENSITY, ROOFLINE, Panel, Plan, Shares, plan_figures
 from attnscale.report.plots.bars import draw_bars
 from attnscale.report.plots.curves import ROW, draw_curves, scale_y, strip_rows
+from attnscale.report.plots.depth import DepthPlan, draw_depth
 from attnscale.report.plots.looks import DASHES, MARKERS, palette
 from attnscale.report.plots.roofline import LOOKS, draw_roofline, roofs
 from attnscale.report.plots.shares import draw_shares
@@ -55,10 +56,10 @@ class Figure:
     alt: str
 
 
-def draw_all(table: "pandas.DataFrame", folder: Path) -> list[Figure]:
-    """Every figure of a sweep into ``folder``."""
+def draw_all(table: "pandas.DataFrame", folder: Path, depth: DepthPlan | None = None) -> list[Figure]:
+    """Every figure of a sweep into ``folder``, that of ``depth`` first."""
     figures = []
-    for plan in plan_figures(table):
+    for plan in [*([depth] if depth else []), *plan_figures(table)]:
         canvas, path = draw(plan), folder / plan.name
         with own_style():
             canvas.savefig(path.with_suffix(".png"), dpi=150)
@@ -81,9 +82,11 @@ def own_style() -> Iterator[None]:
         yield
 
 
-def draw(plan: Plan | Shares) -> "Canvas":
+def draw(plan: Plan | Shares | DepthPlan) -> "Canvas":
     """The figure of a plan, to be saved within ``own_style``."""
     with own_style():
+        if isinstance(plan, DepthPlan):
+            return draw_depth(plan)
         return draw_shares(plan) if isinstance(plan, Shares) else _drawn(plan)
 
 
