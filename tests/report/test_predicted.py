@@ -119,7 +119,7 @@ def test_the_figure_has_marks_lines_and_ends(ladder: Ladder) -> None:
     (ax,) = plots.draw(plan).axes
     marks, line, *_ = (points(each) for each in ax.get_lines())
     assert marks == [(1, 2), (2, 3), (4, 5), (8, 9)]
-    assert line[-1] == (80, pytest.approx(81))
+    assert line[-1] == pytest.approx((80, 81))
     assert [text.get_text() for text in ax.texts] == ["81", "241"]
     assert "flash: 81 ms at 80 layers" in plan.alt
 
