@@ -159,16 +159,22 @@ def _without_launch(writer: Writer) -> None:
     writer.range(STEP, lambda: writer.kernel("k", launched=False))
 
 
+def _elsewhere(writer: Writer) -> None:
+    writer.range(STEP)
+    writer.kernel("k")
+
+
 @pytest.mark.parametrize(
     ("write", "words"),
     [
         (lambda _: None, "holds no forward"),
         (_empty, "saw no kernel: CUPTI is taken"),
+        (_elsewhere, "launched outside a profiled forward"),
         (_uneven, "did not run the same kernels: 1, 2 of them"),
         (_other, "did not run the same kernels: 1, 1 of them"),
         (_without_launch, "1 of 2 kernels have no launch"),
     ],
-    ids=["no-step", "no-kernel", "uneven", "other", "no-launch"],
+    ids=["no-step", "no-kernel", "elsewhere", "uneven", "other", "no-launch"],
 )
 def test_a_trace_that_proves_nothing_says_why(
     writer: Writer, write: Callable[[Writer], None], words: str

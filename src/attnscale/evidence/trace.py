@@ -69,6 +69,8 @@ def profile_of(trace: Mapping[str, Any], *, on_cpu: bool) -> Profile:
     if not steps:
         raise TraceLost("the trace holds no forward")
     if not all(steps):
+        if any(event.get("cat") in _DEVICE for event in events):
+            raise TraceLost("kernels were seen, but launched outside a profiled forward")
         raise TraceLost("the profiler saw no kernel: CUPTI is taken by another tool, or forbidden")
     if len({tuple((one.kernel, one.module) for one in step) for step in steps}) > 1:
         counts = ", ".join(str(len(step)) for step in steps)
