@@ -11,7 +11,8 @@ line, for both miss the intercept.
 - At its power limit a card's clock falls as a model deepens. So the line is fitted to times and to
   cycles (time * clock); the prediction is the mean of the two, cycles at the clock of the deepest
   point, and half of what they differ by is part of its error.
-- Interval: 95%, of the line, of one more run at the predicted depth, and of that difference together.
+- Interval: 95%, of the line, of one more run at the predicted depth, and of that difference together;
+  widened by the error with which the deepest point is predicted from the others.
 """
 
 import math
@@ -120,7 +121,20 @@ def predict(series: Series, layers: int, noise: Noise) -> list[Prediction]:
     deepest = ladder[-1]
     shorter = _predictions(ladder[:-1], deepest.case.layers, noise, deepest)
     errors = {one.quantity: one.error for one in shorter}
-    return [replace(one, held_out_error=errors.get(one.quantity)) for one in found]
+    return [_held_against(one, errors.get(one.quantity)) for one in found]
+
+
+def _held_against(one: Prediction, error: float | None) -> Prediction:
+    """With the error of the deepest point, and widened by it: beyond the ladder a line is no better."""
+    if error is None:
+        return one
+    missed = error * one.value
+    return replace(
+        one,
+        low=max(0.0, one.value - math.hypot(one.value - one.low, missed)),
+        high=one.value + math.hypot(one.high - one.value, missed),
+        held_out_error=error,
+    )
 
 
 def _predictions(
