@@ -77,6 +77,8 @@ class Series:
     """Those that ended ok, by depth."""
     dropped: dict[str, int]
     """Status -> how many others there were."""
+    out_of_memory: tuple[int, ...]
+    """Depths of those among them that ran out of memory."""
 
 
 class TooFewDepths(ValueError):
@@ -102,6 +104,7 @@ def _series(group: Sequence[Record]) -> Series:
         backend=first.case.backend,
         records=[ok[layers] for layers in sorted(ok)],
         dropped={status: others.count(status) for status in dict.fromkeys(others)},
+        out_of_memory=tuple(sorted(r.case.layers for r in group if r.outcome.status is Status.OOM)),
     )
 
 

@@ -5,6 +5,7 @@ import itertools
 import json
 from collections.abc import Sequence
 
+from attnscale.analyse.cards import in_words
 from attnscale.analyse.depth import Prediction, Series, TooFewDepths, all_series, predict
 from attnscale.analyse.noise import Noise
 from attnscale.record import Record
@@ -115,9 +116,10 @@ def cells(one: Prediction) -> list[str]:
 
 
 def said(series: Series, made: Sequence[Prediction]) -> list[str]:
-    """Formulas of the times, notes, and what was dropped."""
+    """Formulas of the times, cards, notes, and what was dropped."""
     times = [one for one in made if one.quantity in ("device_ms", "host_ms")] or list(made[:1])
     lines = [f"{one.quantity} = {one.formula}" for one in times]
+    lines += in_words(series, made)
     lines += list(dict.fromkeys(f"note: {one}" for each in made for one in each.notes))
     if series.dropped:
         counted = ", ".join(f"{count} {status}" for status, count in series.dropped.items())
