@@ -72,7 +72,7 @@ def measured(case: Case) -> dict[str, Any]:
         found["latency_ms"] = statistics.median(latency.waited)
         if latency.host:
             found["host_ms"] = statistics.median(latency.host)
-        profile = kernels.profiled(root, call, case.device, None)
+        profile = kernels.profiled(root, call, case.device, forward_ms=found["latency_ms"])
     found["profile"] = profile.model_dump(mode="json")
     memory.release(case.device)
     return found

@@ -7,8 +7,9 @@ import pytest
 from attnscale.analyse.found import found, unproven, unread
 from attnscale.analyse.frame import frame
 from attnscale.analyse.kernels import kernel_frame
-from attnscale.analyse.where import OUTSIDE, PARTS, part
+from attnscale.analyse.where import OUTSIDE, PARTS, idle_us, part
 from attnscale.case import Case
+from attnscale.evidence.categories import rows
 from attnscale.record import Record, Status
 from tests.evidence.profiles import CORES, FLASH, Writer, profile
 
@@ -55,6 +56,24 @@ def test_no_microsecond_is_lost(profiled: Callable[..., Record]) -> None:
     of_attention = [2 * len(core) for core in CORES.values()]
     assert list(rows["kernels"] + rows["memcpys"]) == [around + count for count in of_attention]
     assert list(rows["kernels_a_layer"]) == [5 + len(core) for core in CORES.values()]
+
+
+@pytest.mark.parametrize(
+    ("intervals", "idle"),
+    [([(0, 10)], 0), ([(0, 10), (10, 5)], 0), ([(0, 10), (15, 5), (30, 1)], 15), ([(0, 10), (5, 2)], 0),
+     ([(0, 100), (10, 5), (120, 1)], 20)],
+    ids=["one", "touching", "gaps", "within", "long-one"],
+)  # fmt: skip
+def test_idle_is_what_no_kernel_covers(intervals: list[tuple[float, float]], idle: float) -> None:
+    writer = Writer()
+    for _ in intervals:
+        writer.add(FLASH, "head", "", 1)
+    known = writer.profile()
+    moved = [
+        launch._replace(at_us=at, us=us)
+        for launch, (at, us) in zip(known.launches, intervals, strict=True)
+    ]
+    assert idle_us(rows(known.model_copy(update={"launches": moved}))) == idle
 
 
 def test_a_case_without_kernels_has_nulls(make_record: Callable[..., Record]) -> None:

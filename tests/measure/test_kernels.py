@@ -24,13 +24,13 @@ from attnscale.record import Status
 MakeCase = Callable[..., Case]
 
 
-def profiled(case: Case, keep: Path | None = None) -> Profile:
+def profiled(case: Case, keep: Path | None = None, forward_ms: float = 1.0) -> Profile:
     attend = attention.build(case)
     model = build_model(case, attend)
     forward = functools.partial(model, random_tokens(case))
     with torch.inference_mode(), attend.pinned():
         forward()
-        return kernels.profiled(model, forward, case.device, keep)
+        return kernels.profiled(model, forward, case.device, forward_ms=forward_ms, keep=keep)
 
 
 @pytest.fixture
@@ -128,7 +128,7 @@ def test_a_trace_over_the_cap_is_lost(case: Case, monkeypatch: pytest.MonkeyPatc
 
 
 def test_broken_json_is_lost(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    def write(_: object, __: str, path: Path) -> None:
+    def write(_: object, __: str, path: Path, *___: object) -> None:
         path.write_text('{"traceEvents": [{"name": "a "quote""}]}')
 
     monkeypatch.setattr(kernels, "_export", write)
@@ -146,6 +146,11 @@ def test_a_kept_trace_is_the_one_that_was_read(case: Case, tmp_path: Path) -> No
     with gzip.open(tmp_path / "case" / profile.trace_file) as file:
         trace = json.load(file)
     assert sum(event.get("name") == "attnscale.step" for event in trace["traceEvents"]) == kernels.STEPS
+
+
+@pytest.mark.parametrize(("forward_ms", "steps"), [(1.0, 3), (500.0, 2)])
+def test_a_long_forward_is_profiled_twice(case: Case, forward_ms: float, steps: int) -> None:
+    assert profiled(case, forward_ms=forward_ms).steps == steps
 
 
 def test_hooks_and_ranges_are_gone_afterwards(case: Case) -> None:

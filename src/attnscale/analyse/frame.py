@@ -189,7 +189,7 @@ def _column_types() -> dict[str, str]:
         ("Float64", "params weight_bytes useful_flops executed_flops min_bytes"),  # may pass 2**63
         ("string", "backend_chosen backend_ran"),
         ("Int64", "kernels memcpys"),
-        ("Float64", "kernels_a_layer kernel_ms attention_share"),
+        ("Float64", "kernels_a_layer kernel_ms attention_share idle_us"),
         ("Float64", " ".join((*CATEGORY_COLUMNS, *PART_COLUMNS))),
         ("string", "gqa device_name torch started_at"),
     )

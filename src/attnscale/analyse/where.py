@@ -43,6 +43,16 @@ def by_part(found: Sequence[Row]) -> dict[str, float]:
     return total
 
 
+def idle_us(found: Sequence[Row]) -> float:
+    """Gaps between kernels of the profiled pass, in which launching takes longer than elsewhere."""
+    idle, reached = 0.0, None
+    for launch in sorted((row.launch for row in found), key=lambda one: one.at_us):
+        if reached is not None:
+            idle += max(0.0, launch.at_us - reached)
+        reached = max(reached or 0.0, launch.at_us + launch.us)
+    return idle
+
+
 def part(module: str) -> str:
     """Of the model, or OUTSIDE."""
     return next((name for name, path in PARTS.items() if path.search(module)), OUTSIDE)
@@ -52,7 +62,7 @@ def evidence(record: Record) -> dict[str, float | int | None]:
     """The columns of a table that come from the kernels; None without a profile."""
     profile = record.outcome.profile
     if profile is None:
-        names = ("kernels", "memcpys", "kernels_a_layer", "kernel_ms", "attention_share")
+        names = ("kernels", "memcpys", "kernels_a_layer", "kernel_ms", "attention_share", "idle_us")
         return dict.fromkeys((*names, *CATEGORY_COLUMNS, *PART_COLUMNS))
     found = rows(profile)
     total_us = sum(row.us for row in found)
@@ -65,6 +75,7 @@ def evidence(record: Record) -> dict[str, float | int | None]:
         "kernels_a_layer": in_layers / record.case.layers,
         "kernel_ms": total_us / 1e3,
         "attention_share": parts["attention"] / total_us if total_us else None,
+        "idle_us": None if record.case.device == "cpu" else idle_us(found),
         **{column: categories[name] for column, name in CATEGORY_COLUMNS.items()},
         **{column: parts[name] for column, name in PART_COLUMNS.items()},
     }

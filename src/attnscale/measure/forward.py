@@ -88,7 +88,7 @@ def _measure(case: Case, *, keep_trace: Path | None) -> Outcome:
             forward()  # the graph's memory went back to the driver: not the sampled forwards' business
             latency = timing.latencies(forward, case.timing, case.device)
         with _clocked(spent_s, "profile"):
-            proof = _proof(case, model, forward, keep_trace)
+            proof = _proof(case, model, forward, statistics.median(latency.waited), keep_trace)
     measured = Measured(
         case=case,
         checked=checked,
@@ -145,10 +145,12 @@ class Proof:
     nulls: dict[str, str] = field(default_factory=dict)
 
 
-def _proof(case: Case, model: nn.Module, forward: timing.Forward, keep_trace: Path | None) -> Proof:
+def _proof(
+    case: Case, model: nn.Module, forward: timing.Forward, forward_ms: float, keep: Path | None
+) -> Proof:
     """A trace that is lost costs the proof, with a reason, and nothing that was timed."""
     try:
-        profile = kernels.profiled(model, forward, case.device, keep_trace)
+        profile = kernels.profiled(model, forward, case.device, forward_ms=forward_ms, keep=keep)
     except TraceLost as error:
         return Proof(nulls=dict.fromkeys(("profile", "backend_ran"), str(error)))
     rows = categories.rows(profile)

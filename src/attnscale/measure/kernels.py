@@ -27,21 +27,31 @@ from attnscale.profile import Profile
 STEPS = 3
 _WARM_S = 0.15
 """The forwards before them, so that they run at a settled clock."""
+_LONG_MS = 100.0
+"""A forward from here on is profiled twice, the fewest to compare, and is warm from its sampling."""
 _MOST_BYTES = 2**28
 """Of a trace before it is compressed."""
 TRACE_NAME = "forward.pt.trace.json.gz"
 _LABEL = re.compile(r"[^\w.]")
 
 
-def profiled(model: nn.Module, forward: Callable[[], object], device: str, keep: Path | None) -> Profile:
-    """Profile ``forward``, which runs ``model``; its trace goes into the folder ``keep``, compressed.
+def profiled(
+    model: nn.Module,
+    forward: Callable[[], object],
+    device: str,
+    *,
+    forward_ms: float,
+    keep: Path | None = None,
+) -> Profile:
+    """Profile ``forward``, which runs ``model`` and takes about ``forward_ms``.
 
-    TraceLost when the pass proves nothing.
+    The trace goes into the folder ``keep``, compressed, if there is one. TraceLost when the pass proves
+    nothing.
     """
     with tempfile.TemporaryDirectory() as scratch:
         raw = Path(scratch) / "trace.json"
         with ranges(model):
-            _export(forward, device, raw)
+            _export(forward, device, raw, *((STEPS, _WARM_S) if forward_ms < _LONG_MS else (2, 0.0)))
         size = raw.stat().st_size
         if size > _MOST_BYTES:
             raise TraceLost(
@@ -101,16 +111,16 @@ def _hooked(module: nn.Module, name: str) -> list[Any]:
     ]
 
 
-def _export(forward: Callable[[], object], device: str, path: Path) -> None:
-    """Warm forwards, then STEPS of them back to back, as the profiler saw them."""
+def _export(forward: Callable[[], object], device: str, path: Path, steps: int, warm_s: float) -> None:
+    """Warm forwards, then ``steps`` of them back to back, as the profiler saw them."""
     activities = [ProfilerActivity.CPU]
     if device == "cuda":
         activities.append(ProfilerActivity.CUDA)
     try:
         with profile(activities=activities, schedule=schedule(wait=0, warmup=1, active=1)) as profiler:
-            _warm(forward, device)
+            _warm(forward, device, warm_s)
             profiler.step()
-            for _ in range(STEPS):
+            for _ in range(steps):
                 with record_function(STEP):
                     forward()
             synchronize(device)
@@ -120,10 +130,10 @@ def _export(forward: Callable[[], object], device: str, path: Path) -> None:
         raise TraceLost(f"the profiler failed: {first}") from error
 
 
-def _warm(forward: Callable[[], object], device: str) -> None:
+def _warm(forward: Callable[[], object], device: str, seconds: float) -> None:
     """The last of them stays queued: the card does not idle before the first step."""
     began = time.perf_counter()
-    while time.perf_counter() - began < _WARM_S:
+    while time.perf_counter() - began < seconds:
         forward()
         synchronize(device)
     forward()

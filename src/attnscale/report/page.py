@@ -29,6 +29,7 @@ _MEASURED: dict[str, tuple[str, float]] = {
     "kernels_a_layer": ("kernels a layer", 1),
     "memcpys": ("memcpys", 1),
     "kernel_ms": ("kernels' time (ms)", 1),
+    "idle_us": ("idle when profiled (µs)", 1),
     "attention_share": ("attention's share (%)", 0.01),
     "rel_error": ("attention error (%)", 0.01),
     "forward_rel_error": ("forward error (%)", 0.01),
