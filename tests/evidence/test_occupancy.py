@@ -11,6 +11,7 @@ import pytest
 
 from attnscale.evidence.occupancy import occupancy
 from attnscale.profile import DeviceLimits, Kernel
+from tests.evidence.profiles import H200
 
 A100 = DeviceLimits(
     capability=(8, 0),
@@ -19,14 +20,6 @@ A100 = DeviceLimits(
     registers_per_sm=65536,
     shared_per_sm_bytes=164 * 1024,
     shared_per_block_optin_bytes=163 * 1024,
-)
-H200 = DeviceLimits(
-    capability=(9, 0),
-    sm_count=132,
-    threads_per_sm=2048,
-    registers_per_sm=65536,
-    shared_per_sm_bytes=228 * 1024,
-    shared_per_block_optin_bytes=227 * 1024,
 )
 L40S = DeviceLimits(
     capability=(8, 9),
